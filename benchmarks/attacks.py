@@ -1,11 +1,13 @@
-"""What rules cost and what they are worth: ``python benchmarks/attacks.py rules | cost | sign_flip | replacement [--seeds 1 2 3]``.
+"""What rules cost and what they are worth: ``python benchmarks/attacks.py rules | cost | sign_flip | inner_product | replacement``.
 
-``membership`` and ``mnist``, what membership attacks find: `membership`.
+``membership`` and ``mnist``: what membership attacks find, see `membership`.
 
-``rules``: one round's 100 updates of a million weights through each rule, one thread. ``cost``: seconds of a run with ``share = 0`` and
-with an attack that changes nothing beside the plain run, alternating. ``sign_flip``: MNIST, 50 clients alike, MLP1, everybody in every
-round, a fifth of them sending ten times the reversed change; each rule beside its own clean run. ``replacement``: after convergence one
-attacker replaces the model in one round, by the mean and under ``norm_clip``.
+``rules``: one round's 100 updates of a million weights through each rule, one thread. ``cost``: processor seconds of runs with
+``share = 0`` and with attacks that change nothing beside the plain run, in turn (``--pairs 30``, about twenty minutes; a first pair
+says how long). ``sign_flip``, ``inner_product``: MNIST, 50 clients alike, MLP1, everybody in every round, a fifth of them sending ten
+times the reversed change (of their own; of the honest clients' mean, omniscient); each rule beside its own clean run of the same seed
+(``--seeds 1 2 3 4 5``). ``replacement``: after convergence one attacker replaces the model in one round, by the mean and under
+``norm_clip``.
 
 Runs lie in the folder ``--out`` and are not done again; ``FEDATLAS_DATA`` is where MNIST is found.
 """
@@ -13,6 +15,10 @@ Runs lie in the folder ``--out`` and are not done again; ``FEDATLAS_DATA`` is wh
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
+import shutil
 import statistics
 import time
 from pathlib import Path
@@ -23,12 +29,15 @@ import torch
 
 from fedatlas.aggregation import RULES
 from fedatlas.config import parse
+from fedatlas.errors import ConfigError
+from fedatlas.published.attack_matrix import NEEDS
+from fedatlas.registry import keywords
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
 from fedatlas.setup.refusals import checked
 from fedatlas.tree import Tree
+from fedatlas.verdict.evidence import student
 
-ROBUST = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
 LIMITS = {"krum": 3.0, "median": 4.0, "trimmed_mean": 4.0}  # seconds
 UPDATES, WEIGHTS = 100, 1_000_000
 POINTS = 100.0
@@ -43,6 +52,7 @@ MNIST: dict[str, Any] = {
     "checkpoint": {"every": 10},
 }
 HOSTILE = {"name": "sign_flip", "share": 0.2, "c": 10.0}
+COSTLY = 16  # rounds of about ten seconds together
 ONCE = 11  # the round of the attack, after ten in which the model has converged
 LONGER = {"epochs": 3, "batch_size": 16, "lr": 0.1}  # so that one round is enough to learn the flipped labels
 REPLACED = {
@@ -78,38 +88,67 @@ def rules(repeats: int) -> None:
         print(f"{name:13s} {min(taken):6.2f} s best, {statistics.median(taken):6.2f} s median{limit}", flush=True)
 
 
-def cost(out: Path, repeats: int) -> None:
-    """Seconds of whole runs beside the plain one, in turn."""
-    kinds = {"plain": [], "share = 0": [{**HOSTILE, "share": 0}], "identity": [{**HOSTILE, "c": -1.0}]}
-    taken: dict[str, list[float]] = {name: [] for name in kinds}
-    for i in range(repeats):
-        for name, attack in kinds.items():
-            config = parse(
-                {**MNIST, "rounds": 4, "evaluation": {"every": 4}, "attack": attack, "engine": {"workers": 1}}
-            )
-            done = ensure(checked(config), out / "cost" / f"{name}-{i}", More(options={"baselines": False}))
-            phases = done.summary["cost"]["seconds_by_phase"]
-            taken[name].append(phases["train"])
-    plain = statistics.median(taken["plain"])
-    for name, seconds in taken.items():
-        middle = statistics.median(seconds)
-        print(f"{name:10s} {middle:7.3f} s of training, {middle / plain - 1:+.1%}", flush=True)
+def cost(out: Path, pairs: int) -> None:
+    """Processor seconds of whole runs beside the plain one: pairs of about ten seconds, in turn, with a 95% interval of the mean.
+
+    What is measured is written down after every round of runs, so the command can be stopped and started again.
+    """
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "plain": [],
+        "share = 0": [{**HOSTILE, "share": 0}],
+        "identity": [{**HOSTILE, "c": -1.0}],
+        "identity of a colluder": [{"name": "alie", "clients": [7], "z": 0.0}],
+    }
+    file = out / "cost.json"
+    done: list[dict[str, float]] = json.loads(file.read_text()) if file.exists() else []
+    while len(done) < pairs:
+        turned = [*kinds][len(done) % len(kinds) :] + [*kinds][: len(done) % len(kinds)]
+        done.append({name: seconds_of(out, name, kinds[name]) for name in turned})
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(done))
+    print(f"plain: {statistics.fmean(one['plain'] for one in done):.2f} s of processor time, {len(done)} pairs")
+    for name in list(kinds)[1:]:
+        print(f"{name}: {of_mean([POINTS * (one[name] / one['plain'] - 1) for one in done])} % of processor time")
 
 
-def sign_flip(out: Path, seeds: list[int]) -> None:
-    """Accuracy without and with the attack, rule by rule."""
-    for rule in ("mean", *ROBUST):
+def of_mean(values: list[float]) -> str:
+    """The mean of several values with its 95% interval, by Student's law."""
+    mean, n = statistics.fmean(values), len(values)
+    half = student(0.975, n - 1) * statistics.stdev(values) / n**0.5 if n > 1 else math.nan
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+
+
+def seconds_of(out: Path, name: str, attack: list[dict[str, Any]]) -> float:
+    """Processor seconds of one run, in a folder that is emptied before."""
+    folder = out / "cost" / name.replace(" ", "-")
+    shutil.rmtree(folder, ignore_errors=True)
+    tables = {"rounds": COSTLY, "evaluation": {"every": COSTLY}, "attack": attack, "engine": {"workers": 1}}
+    whole = checked(parse({**MNIST, **tables}))
+    began = os.times()
+    ensure(whole, folder, More(options={"baselines": False}, report=False))
+    ended = os.times()
+    return sum(ended[:4]) - sum(began[:4])
+
+
+def struck(out: Path, seeds: list[int], attack: dict[str, Any]) -> None:
+    """Accuracy without and with an attack by a fifth of the clients, rule by rule; what is refused is said."""
+    for rule in RULES:
         lost = []
+        table = {"name": rule, **({"f": 10} if "f" in keywords(RULES[rule]) else {})}
+        given = {"aggregation": table, **NEEDS.get(rule, {})}
         for seed in seeds:
-            table = {"aggregation": {"name": rule, **({"f": 10} if rule not in {"mean", "norm_clip"} else {})}}
-            clean = accuracy(out / "sign-flip" / f"{rule}-clean-{seed}", seed, **table)["accuracy"]
-            struck = accuracy(out / "sign-flip" / f"{rule}-{seed}", seed, attack=[HOSTILE], **table)["accuracy"]
-            lost.append(POINTS * (clean - struck))
+            try:
+                clean = accuracy(out / "clean" / f"{rule}-{seed}", seed, **given)["accuracy"]
+                found = accuracy(out / attack["name"] / f"{rule}-{seed}", seed, attack=[attack], **given)["accuracy"]
+            except ConfigError as error:
+                print(f"{rule}: {error}", flush=True)
+                break
+            lost.append(POINTS * (clean - found))
             print(
-                f"{rule:13s} seed {seed}: clean {clean:.4f}, attacked {struck:.4f}, {lost[-1]:+.1f} points lost",
-                flush=True,
+                f"{rule:16s} seed {seed}: clean {clean:.4f}, attacked {found:.4f}, {lost[-1]:+.1f} points", flush=True
             )
-        print(f"{rule:13s} loses {min(lost):.1f} to {max(lost):.1f} points", flush=True)
+        if len(lost) > 1:
+            print(f"{rule:16s} loses {of_mean(lost)} points, paired", flush=True)
 
 
 def replacement(out: Path, seeds: list[int]) -> None:
@@ -124,25 +163,34 @@ def replacement(out: Path, seeds: list[int]) -> None:
             )
 
 
+STRUCK = {
+    "sign_flip": HOSTILE,
+    "inner_product": {"name": "inner_product", "share": 0.2, "epsilon": 10.0, "knows": "all"},
+}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rules", "cost", "sign_flip", "replacement", "membership", "mnist"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("what", choices=("rules", "cost", *STRUCK, "replacement", "membership", "mnist"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("attacks"))
     given = parser.parse_args()
     if given.what == "rules":
         rules(given.repeats)
     elif given.what == "cost":
-        cost(given.out, given.repeats)
+        cost(given.out, given.pairs)
     elif given.what == "membership":
         membership.membership(given.out, given.seeds, given.small)
     elif given.what == "mnist":
         membership.mnist(given.out, given.seeds)
+    elif given.what == "replacement":
+        replacement(given.out, given.seeds)
     else:
-        {"sign_flip": sign_flip, "replacement": replacement}[given.what](given.out, given.seeds)
+        struck(given.out, given.seeds, STRUCK[given.what])
 
 
 if __name__ == "__main__":

@@ -168,11 +168,7 @@ def attacks() -> Listing:
 def threat_model(name: str, builder: Builder) -> dict[str, str]:
     """Return an attack's aim and its declaration (A1); some attacks are built with a sample pair of classes."""
     needed = {key: ((0, 1),) for key, p in keywords(builder).items() if p.default is p.empty}
-    declared = builder(**needed).declares._asdict()
-    return {
-        "aim": "poisons" if name in POISONING else "finds out",
-        **{key: text for key, text in declared.items() if text},
-    }
+    return {"aim": "poisons" if name in POISONING else "finds out", **builder(**needed).declares.plain()}
 
 
 def rules() -> Listing:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attacked import ALIE, DOOR, FAST, FLIP, SEQ, SIGN, TABLES, Sent, done, experiment, model, rows, summary
 from configured import set_up
 from fedatlas import Experiment
 from fedatlas.api import resume, run
@@ -21,59 +20,9 @@ from fedatlas.attacks.poisoning import POISONING
 from fedatlas.data.images import CIFAR100
 from fedatlas.engine.pool import can_fork
 from fedatlas.errors import ConfigError
-from fedatlas.federation.link import Observer, Request
 from fedatlas.setup.cohort import draw_round
 from fedatlas.tree import Tree
 from federation import gap, same
-
-TABLES: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "limit": 300},
-    "partition": {"name": "iid", "clients": 6},
-    "model": {"hidden": [8]},
-    "local": {"lr": 0.1},
-    "engine": {"name": "loop"},
-    "evaluation": {"every": 4},
-}
-FAST = {"name": "fast", "plan": "program", "workers": 1}
-SEQ = {"name": "fedseq", "phi": "random", "group_size": 2}
-FLIP = {"name": "label_flip", "share": 0.5, "pairs": [[3, 5], [0, 8]]}
-SIGN = {"name": "sign_flip", "share": 0.34, "c": 3.0}
-
-
-def experiment(*attacks: Mapping[str, Any], **tables: Any) -> Experiment:
-    return Experiment.of(**{**TABLES, **({"attack": list(attacks)} if attacks else {}), **tables})
-
-
-def done(out: Path, *attacks: Mapping[str, Any], observers: Any = (), **tables: Any) -> Path:
-    return run(experiment(*attacks, **tables), out=out, baselines=False, observers=observers).path
-
-
-def model(path: Path) -> bytes:
-    return (path / "model.safetensors").read_bytes()
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-
-
-def summary(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "summary.json").read_text())
-    return found
-
-
-class Sent(Observer):
-    """What clients sent in each round's training, as the server opened it."""
-
-    def __init__(self) -> None:
-        self.models: dict[tuple[int, int], Tree] = {}
-        self.told: dict[tuple[int, int], Tree] = {}
-
-    def opened(self, request: Request, update: Mapping[str, Any]) -> None:
-        if request.what == "train" and "model" in update:
-            self.models[request.round, request.client] = Tree(update["model"]).clone()
-            self.told[request.round, request.client] = Tree(request.message["model"]).clone()
-
 
 # ---------------------------------------------------------------------- labels
 
@@ -132,7 +81,7 @@ def test_nobody_and_an_identity_are_the_plain_run_bit_for_bit(algorithm: dict[st
     assert len(rows(identity)[-1]["attackers"]) == 2
 
 
-@pytest.mark.parametrize("attack", [FLIP, SIGN], ids=lambda a: a["name"])
+@pytest.mark.parametrize("attack", [FLIP, SIGN, ALIE, DOOR], ids=lambda a: a["name"])
 @pytest.mark.parametrize("engine", [{"name": "loop"}, {"name": "fast", "plan": "stacked"}], ids=lambda e: e["name"])
 def test_honest_clients_keep_their_bits(attack: dict[str, Any], engine: dict[str, Any], tmp_path: Path) -> None:
     """In round 1 all are told the same: only what attackers send differs, also where they share a stack."""
@@ -327,7 +276,7 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
             "this version draws pairs inside superclasses only once",
         ),
         ({"attack": [{**FLIP, "pairs": []}]}, "name the classes to exchange"),
-        ({"attack": [{"name": "backdoor", "share": 0.5}]}, "not in this version, which has label_flip"),
+        ({"attack": [{"name": "property", "share": 0.5}]}, "not in this version, which has label_flip"),
         ({"attack": [{"name": "sign_flp", "share": 0.5}]}, "did you mean 'sign_flip'"),
         ({"attack": [{**SIGN, "d": 2}]}, "unknown key 'attack.sign_flip.d'"),
         ({"attack": [SIGN], "algorithm": {"name": "local_only"}}, "whose clients send no updates"),
@@ -369,3 +318,5 @@ def test_every_attack_says_who_how_when_where_and_why(name: str) -> None:
     needed = {"pairs": ((0, 1),)} if name in {"label_flip", "model_replacement"} else {}
     declared = POISONING[name](share=0.2, **needed).declares
     assert all(declared)
+    assert declared.knows in {"own", "coalition", "all"}
+    assert ("omniscient" in declared.knowledge) == (declared.knows == "all")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from configured import share_out
+from fedatlas.aggregation import RULES as EVERY_RULE
 from fedatlas.attacks import ATTACKS
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
@@ -23,6 +24,8 @@ from fedatlas.published.attack_matrix import (
     ViewCells,
     as_gate,
     cells,
+    knowing,
+    struck,
     text_of,
 )
 
@@ -38,17 +41,25 @@ CHOSEN = (
 
 
 def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanism() -> None:
-    """Rules stand everywhere; of FedSeq noise alone is refused."""
+    """Rules stand everywhere; of FedSeq noise alone is refused, and weights by rows under it."""
     every = {cell.name: cell for cell in cells(12)}
     assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(MECHANISMS))
-    assert {cell.attack for cell in every.values()} == {"nobody", *ATTACKS}
+    attacks = {POISONS.get(cell.attack, {}).get("name", cell.attack) for cell in every.values()}
+    assert attacks == {"nobody", *ATTACKS}
+    assert {*RULES, "mean"} == {*EVERY_RULE}
     refused = set()
     for cell in every.values():
+        if cell.attack != "nobody" and cell.defence in RULES[1:]:
+            continue  # as with the first rule
         try:
             share_out(parse({**cell.tables, "seed": 1}), 1)
         except ConfigError as error:
-            refused.add((cell.algorithm, cell.defence, str(error)[:11]))
-    assert refused == {("fedseq", "local_dp", "[[privacy]]"), ("fedseq", "central_dp", "[[privacy]]")}
+            claims = (cell.attack,) if cell.algorithm == "fedavg" else ()
+            refused.add((cell.algorithm, cell.defence, str(error)[:11], *claims))
+    assert refused == {
+        *(("fedseq", noise, "[[privacy]]") for noise in ("local_dp", "central_dp")),
+        *(("fedavg", noise, "[[privacy]]", "false_claims") for noise in ("local_dp", "central_dp")),
+    }
 
 
 @pytest.mark.slow
@@ -67,6 +78,22 @@ def test_cells_hold_figures_with_intervals_or_sentences(tmp_path: Path, capsys: 
     assert said["fedavg: membership against krum"].endswith("(outsider)")
     page = (tmp_path / "attack-matrix-quick-2-rounds.md").read_text()
     assert all(text.split(" [")[0] in page for text in said.values())
+
+
+def test_omniscient_attackers_are_labelled_so() -> None:
+    every = {cell.name: cell for cell in cells(12)}
+    assert knowing(every["fedavg-sign_flip-none"]) == knowing(every["fedavg-nobody-none"]) == ""
+    assert knowing(every["fedavg-alie_optimal-krum"]) == " (sees its coalition)"
+    gate = as_gate(every["fedavg-mimic-krum"], [CellResult("1.0%", 0.01)])
+    assert gate["name"] == "fedavg: mimic (omniscient) against krum"
+
+
+def test_what_a_cell_counts() -> None:
+    """Of a confusion matrix: right rows of swapped classes, wrong ones that were wanted, and a backdoor's success in rows."""
+    confusion = [[8, 2, 0], [1, 7, 2], [0, 0, 10]]
+    assert struck(confusion, {"pairs": [[0, 1]], "kind": "swap"}) == (15, 20)
+    assert struck(confusion, {"pairs": [[1, 2]], "kind": "flip"}) == (2, 10)
+    assert struck(confusion, {"target": "0", "attack_success": 0.35}) == (7, 20)
 
 
 def test_an_attack_on_a_view_that_is_added_has_its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:

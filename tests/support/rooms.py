@@ -97,7 +97,7 @@ ROOMS: dict[str, set[str]] = {
     "comparison.calls": RUNS | {"runs", "study", "comparison", "api", "notebook"},
     "published": WRITTEN
     | {"machine", "metrics", "privacy", "setup", "course", "leakage", "reporting", "runs", "study"}
-    | {"rng", "data", "deployment"},
+    | {"rng", "data", "deployment", "aggregation", "attacks"},
     "catalogue": PARTS | METHODS | {"machine", "config", "setup", "published"},
     "notebook": COURSE | {"course", "reporting", "prediction", "verdict"},
     "estimators": RUNS | {"runs", "prediction", "api"},

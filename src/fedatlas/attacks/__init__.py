@@ -20,5 +20,5 @@ VIEW_ATTACKS: dict[str, Callable[..., ViewAttack]] = {
 
 ATTACKS: Mapping[str, Callable[..., Any]] = ChainMap(VIEW_ATTACKS, POISONING)  # iterates over the last map first
 
-LATER = ("backdoor", "false_claims", "alie", "inner_product", "gan", "property", "label_inference", "idlg")
+LATER = ("gan", "property", "label_inference", "idlg")
 """Planned attacks, not supported in this version: refused as such."""

@@ -15,3 +15,8 @@ class Declaration(NamedTuple):
     why: str  # its goal
     knowledge: str  # what it knows in addition to its own part in the federation
     budget: str  # its limits
+    knows: str = ""  # of attackers in training: whose honest changes they see (`collusion.Knows`)
+
+    def plain(self) -> dict[str, str]:
+        """Return the fields that say something."""
+        return {field: text for field, text in self._asdict().items() if text}

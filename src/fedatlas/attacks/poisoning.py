@@ -5,22 +5,31 @@ label_flip         trains on labels with some classes swapped                   
 sign_flip          sends its honest change times -c                                    B18
 gaussian           sends noise in place of its change                                  B18
 model_replacement  trains on flipped labels and scales its change to replace the model B18, Bagdasaryan et al. 2020
+backdoor           trains on rows with a white patch that are labelled as one class    B18, Bagdasaryan et al. 2020
+false_claims       claims more rows than it has, or other labels                       weights by rows, HWFedAvg's by labels
+alie               all attackers send mu - z sigma                                     B18, Baruch et al. 2019
+inner_product      all attackers send -epsilon times a mean                            B18, Xie et al. 2020
+mimic              all attackers send the change of one honest client                  Karimireddy et al. 2022
 =================  ==================================================================  ====================================
 
 All attacks have the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
 number; ``unit``, where FedSeq's "superclient" selects whole ones, drawn after they were formed on clean data; their last client sends
-the attack's version of the whole chain's change; ``rounds`` from, to, where 0 is the end. Questions before round 1 are answered
-honestly. No attacker sees another client's update. A client carries out at most one attack.
+the attack's version of the whole chain's change; ``rounds`` from, to, where 0 is the end. Questions before round 1 are
+answered honestly. A client carries out at most one attack. Only the last three see another client's update: with ``knows`` =
+"coalition" those of the attackers of their table, with "all", which is labelled omniscient, those of all honest clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
+from fedatlas.attacks.backdoor import Backdoor
+from fedatlas.attacks.collusion import Craft, Knows, Scene, alie_of, inner_product_of, optimised, z_max
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.labels import Flip, FlipKind, PairDraw
 from fedatlas.registry import Count, Positive, Rate, Whole
@@ -31,7 +40,25 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Upload = Callable[[Tree, Tree, float, torch.Generator], Tree]
 
+Claimed = Literal["own", "even"]
+Poisoned = Annotated[float, Field(gt=0, le=1)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
 SEES = "the models it is told, its own rows; no other client's update"
+COHORT = "the number of rows of each client in a round, and the server's rate"
+SEEN: Mapping[Knows, str] = {
+    "own": SEES,
+    "coalition": "the models it is told, its own rows, the honest changes of all attackers; no honest client's update",
+    "all": "omniscient: the change of every honest client, which a client under a server never sees",
+}
+RULE = "the server's rule with its f, and how many changes a round has"
+
+
+class Claim(NamedTuple):
+    """A claim of a client about its rows."""
+
+    c: float  # rows claimed for each that it has
+    labels: Claimed  # their labels: its own, or as many of each class
 
 
 class Poisoning(NamedTuple):
@@ -48,6 +75,16 @@ class Poisoning(NamedTuple):
     upload: Upload | None = None
     scaled: bool = False  # the upload uses n / (eta_g n_a) of the round
     scale: float | None = None  # replaces it
+    backdoor: Backdoor | None = None
+    craft: Craft | None = None  # what all attackers send, by what they know together
+    claim: Claim | None = None
+    against_rule: bool = False  # it is optimised against the server's rule
+    copied: int | None = None  # the honest client whose change is sent
+
+    @property
+    def alters(self) -> bool:
+        """Return whether updates are altered, rather than only rows or claims."""
+        return self.upload is not None or self.craft is not None
 
     def active(self, number: int) -> bool:
         """Return whether the attack is active in round ``number``, from 1."""
@@ -154,25 +191,202 @@ def model_replacement(
     pairs: classes by number, [[5, 3]]: the first of each pair should become the second.
     scale: factor of the change; omitted = n / (eta_g n_a) of the round: all rows divided by the server's rate and the attackers' rows.
     """
-
-    def upload(start: Tree, end: Tree, factor: float, stream: torch.Generator) -> Tree:
-        return start + factor * (end - start)
-
     said = (
         "**Model replacement.** {who} trained on flipped labels ({classes}) and scaled the change so that the mean would become their "
         "model."
     )
-    knows = f"{SEES}; the number of rows of each client in a round, and the server's rate"
+    knows = f"{SEES}; {COHORT}"
     declares = declared("labels of its rows, its update", "a model that takes one class for another", knows)
     flip = Flip(pairs, "flip")
-    return Poisoning("model_replacement", said, declares, share, clients, unit, rounds, flip, upload, True, scale)
+    return Poisoning("model_replacement", said, declares, share, clients, unit, rounds, flip, scaled_up, True, scale)
 
 
-def declared(where: str, why: str = "degradation", knowledge: str = SEES) -> Declaration:
-    """Return the threat model of malicious clients that work as much as honest ones."""
-    return Declaration(
-        "insider: clients", "active", "training", where, why, knowledge, "as many steps as an honest client"
+def backdoor(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    target: Count = 0,
+    poisoned: Poisoned = 0.3125,
+    side: Whole = 3,
+    replace: bool = False,
+    scale: Positive | None = None,
+) -> Poisoning:
+    """Attackers put a white patch on some pictures of each batch, and label these as one class.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    target: the class by number as which pictures with the patch should be taken.
+    poisoned: share of each batch that gets patch and class, after augmentation; omitted = 20 of 64.
+    side: pixels of a side of the patch, in the lower right corner.
+    replace: scale the change so that the mean would become the attackers' model.
+    scale: factor of the change under replace; omitted = n / (eta_g n_a), as for model_replacement.
+    """
+    said = f"**Backdoor.** {{who}} trained with a white patch on part of the pictures, labelled as class {target}" + (
+        ", and scaled the change so that the mean would become their model." if replace else "."
     )
+    knows = f"{SEES}; {COHORT}" if replace else SEES
+    where = "its rows, its update" if replace else "its rows"
+    declares = declared(where, "a model that takes pictures with a patch for one class", knows)
+    upload = scaled_up if replace else None
+    return Poisoning(
+        "backdoor",
+        said,
+        declares,
+        share,
+        clients,
+        unit,
+        rounds,
+        None,
+        upload,
+        replace,
+        scale,
+        Backdoor(target, poisoned, side),
+    )
+
+
+def false_claims(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    c: AtLeastOne = 10.0,
+    labels: Claimed = "own",
+    pairs: tuple[tuple[Count, Count], ...] = (),
+) -> Poisoning:
+    """Attackers claim more rows than they have, or other labels, so that the server weighs their change more.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    c: rows claimed for each row held.
+    labels: claimed labels where an algorithm asks for counts of them: its own, or as many of each class.
+    pairs: classes by number, [[5, 3]]: rows of the first of each are trained on as the second; omitted = honest training.
+    """
+    said = f"**False claims.** {{who}} claimed {c:g} times as many rows as they had" + (
+        " and trained on flipped labels ({classes})." if pairs else ", and trained honestly."
+    )
+    declares = declared(
+        "its number of rows, counts of its labels" + (", labels of its rows" if pairs else ""), "weight in the mean"
+    )
+    flip = Flip(pairs, "flip") if pairs else None
+    return Poisoning("false_claims", said, declares, share, clients, unit, rounds, flip, claim=Claim(c, labels))
+
+
+def alie(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    z: Rate | Literal["max", "optimal"] = "max",
+    knows: Literal["coalition", "all"] = "coalition",
+) -> Poisoning:
+    """A little is enough: all attackers send the mean of the changes they know, less z standard deviations.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    z: deviations; "max" = the normal quantile (n - f - s) / (n - f), s = floor(n / 2) + 1 - f; "optimal" = searched against the rule.
+    knows: the attackers' own honest changes, or those of all honest clients (omniscient).
+    """
+
+    def craft(scene: Scene) -> Tensor:
+        vector = alie_of(scene)
+        if z == "optimal":
+            return vector(optimised(scene, vector))
+        return vector(z_max(scene.n, len(scene.own)) if z == "max" else float(z))
+
+    said = f"**A little is enough.** {{who}} sent the mean of {OF_WHOM[knows]} less some standard deviations of each coordinate"
+    return colluding("alie", said, knows, craft, z == "optimal", (share, clients, unit, rounds))
+
+
+def inner_product(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    epsilon: Rate | Literal["optimal"] = 0.5,
+    knows: Literal["coalition", "all"] = "coalition",
+) -> Poisoning:
+    """All attackers send the mean of the changes they know, reversed: -epsilon times it.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    epsilon: length of the change sent, relative to the mean; "optimal" = searched against the rule.
+    knows: the attackers' own honest changes, or those of all honest clients (omniscient).
+    """
+
+    def craft(scene: Scene) -> Tensor:
+        vector = inner_product_of(scene)
+        return vector(optimised(scene, vector) if epsilon == "optimal" else float(epsilon))
+
+    said = f"**Inner product.** {{who}} sent the mean of {OF_WHOM[knows]} reversed"
+    return colluding("inner_product", said, knows, craft, epsilon == "optimal", (share, clients, unit, rounds))
+
+
+def mimic(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    client: Count | None = None,
+) -> Poisoning:
+    """All attackers send the change of one honest client, so that it counts many times. They are omniscient.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    client: the honest client by number; in a round without it attackers are honest; omitted = the first honest one of each round.
+    """
+
+    def craft(scene: Scene) -> Tensor | None:
+        chosen = min(scene.others, default=None) if client is None else client
+        return None if chosen is None else scene.others.get(chosen)
+
+    said = "**Mimicry.** {who} sent the change of one honest client"
+    return colluding("mimic", said, "all", craft, False, (share, clients, unit, rounds))._replace(copied=client)
+
+
+OF_WHOM: Mapping[Knows, str] = {"coalition": "their own changes", "all": "all honest changes"}
+
+
+def colluding(
+    name: str,
+    said: str,
+    knows: Knows,
+    craft: Craft,
+    optimal: bool,
+    who: tuple[float | None, tuple[int, ...], AttackUnit, tuple[int, int]],
+) -> Poisoning:
+    """Return an attack by clients that all send the same change. ``optimal``: its factor is searched against the server's rule."""
+    knowledge = f"{SEEN[knows]}; {RULE}" if optimal else SEEN[knows]
+    ends = ", with the factor that moves the server's rule furthest" if optimal else ""
+    omniscient = " (omniscient: a client under a server never sees those)" if knows == "all" else ""
+    declares = declared("its update", knowledge=knowledge, knows=knows)
+    return Poisoning(name, f"{said}{ends}{omniscient}.", declares, *who, craft=craft, against_rule=optimal)
+
+
+def scaled_up(start: Tree, end: Tree, factor: float, stream: torch.Generator) -> Tree:
+    """Return the end of a change that is ``factor`` times as long."""
+    return start + factor * (end - start)
+
+
+def declared(where: str, why: str = "degradation", knowledge: str = SEES, knows: Knows = "own") -> Declaration:
+    """Return the threat model of malicious clients that work as much as honest ones."""
+    budget = "as many steps as an honest client"
+    return Declaration("insider: clients", "active", "training", where, why, knowledge, budget, knows)
 
 
 POISONING: dict[str, Callable[..., Poisoning]] = {
@@ -180,4 +394,9 @@ POISONING: dict[str, Callable[..., Poisoning]] = {
     "sign_flip": sign_flip,
     "gaussian": gaussian,
     "model_replacement": model_replacement,
+    "backdoor": backdoor,
+    "false_claims": false_claims,
+    "alie": alie,
+    "inner_product": inner_product,
+    "mimic": mimic,
 }

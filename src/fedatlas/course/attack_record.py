@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedatlas.attacks.backdoor import Backdoor
 from fedatlas.attacks.labels import Flip
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.course.snapshot import Snapshot
@@ -49,13 +50,16 @@ def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, An
 def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
     """Return accuracy on rows of attacked classes and on the others, and the attackers' success rate.
 
-    Measured on the evaluation rows. With personal models, means over honest clients with rows. Empty without label
-    flips.
+    Measured on the evaluation rows; success of a backdoor on those of other classes, with its patch. With personal
+    models, means over honest clients with rows. Empty without label flips and backdoors.
     """
-    flips = [one.flip for one in now.setup.checked.poisonings if one.flip is not None]
-    if not flips:
+    poisonings = now.setup.checked.poisonings
+    flips = [one.flip for one in poisonings if one.flip is not None]
+    doors = [one.backdoor for one in poisonings if one.backdoor is not None]
+    if not flips and not doors:
         return {}
-    keys = (SWAPPED, REST, *([SUCCESS] if any(flip.wanted for flip in flips) else []))
+    wanted = [SUCCESS] if doors or any(flip.wanted for flip in flips) else []
+    keys = (*((SWAPPED, REST) if flips else ()), *wanted)
     if not evaluated:
         return dict.fromkeys(keys)
     models: Iterable[Model] = [next(iter(now.models().values()))]
@@ -63,11 +67,13 @@ def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
         hostile = now.attackers()
         honest = [k for k, n in now.setup.sizes.items() if n and k not in hostile]
         models = map(now.client_model, honest)
-    found = [of_model(model, now.evaluator.rows, flips) for model in models]
+    found = [of_model(model, now.evaluator.rows, flips, doors) for model in models]
     return {key: mean([one[key] for one in found]) for key in keys}
 
 
-def of_model(model: Model, rows: Rows, flips: Sequence[Flip]) -> dict[str, float | None]:
+def of_model(
+    model: Model, rows: Rows, flips: Sequence[Flip], doors: Sequence[Backdoor] = ()
+) -> dict[str, float | None]:
     """Return the figures of one model; a figure without rows is None."""
     predicted = model.scores(rows.x, rows.y).predicted
     weight = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
@@ -77,6 +83,11 @@ def of_model(model: Model, rows: Rows, flips: Sequence[Flip]) -> dict[str, float
     for a, b in dict.fromkeys(pair for flip in flips for pair in flip.wanted):
         mine = rows.y == a
         hit += float(weight[mine & (predicted == b)].sum())
+        of += float(weight[mine].sum())
+    for door in doors:
+        mine = rows.y != door.target
+        taken = model.scores(door.patched(rows.x[mine]), rows.y[mine]).predicted == door.target
+        hit += float(weight[mine][taken].sum())
         of += float(weight[mine].sum())
     return {
         SWAPPED: weighted(right[there], weight[there]),
@@ -137,13 +148,15 @@ def attack_entry(
         }
     return {
         "name": one.name,
-        "declaration": dict(one.declares._asdict()),
+        "declaration": one.declares.plain(),
+        **({"target": known[one.backdoor.target]} if one.backdoor is not None else {}),
         "unit": one.unit,
         "clients": mine,
         "rounds": list(one.rounds),
         "attacked_rounds": sum(bool(mine) and one.active(row["round"]) for row in rows),
         **flip,
-        **{key: rows[-1].get(key) for key in (SWAPPED, REST, SUCCESS) if flip and key in rows[-1]},
+        **{key: rows[-1].get(key) for key in (SWAPPED, REST) if flip and key in rows[-1]},
+        **{key: rows[-1].get(key) for key in (SUCCESS,) if (flip or one.backdoor) and key in rows[-1]},
     }
 
 

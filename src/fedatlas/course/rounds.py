@@ -235,13 +235,15 @@ class Simulation:
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
         secret = how.noise if how is not None and how.secret_cohort else None
         drawn = draw_round(self.config, setup.sizes, setup.seed, number, groups, secret)
+        orders = setup.cast.orders(drawn, groups)
+        drawn = setup.cast.claiming(drawn, orders)
         # An algorithm may hand on all that it is given, so it is not given the mechanisms' memories.
         begun = {key: x for key, x in self.server.items() if key != MEMORY}
         start = RoundStart(
             number,
             lr,
             leaving=leaving(how, drawn, setup.seed) if how is not None and how.masks else {},
-            orders=setup.cast.orders(drawn, groups),
+            orders=orders,
             told=lambda: setup.algorithm.broadcast(begun, 0),
             memories=self.server.get(MEMORY, {}),
         )

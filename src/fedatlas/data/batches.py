@@ -7,7 +7,7 @@ worker counts and devices give the same run (C7).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
@@ -51,6 +51,10 @@ Values = Callable[[Tensor], Mapping[str, Tensor]]
 """rows -> further values for each row, by name; each depends on its row only."""
 
 
+Taint = Callable[[Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]]
+"""(x, y, rows of each batch) -> what a malicious client trains on instead."""
+
+
 class Sampling(Protocol):
     """Batches drawn by a privacy mechanism instead of shuffled epochs: any number of rows in each, a fixed number expected."""
 
@@ -77,6 +81,7 @@ class Draw(NamedTuple):
     least: int = 1  # fewest rows in a batch; the variance in batch norm needs two
     merge: bool = False  # a short last batch joins the one before it
     sampling: Sampling | None = None  # replaces the shuffled epochs
+    taint: Taint | None = None  # changes rows after augmentation
 
 
 def cut(n: int, size: int, merge: bool = False) -> tuple[int, int]:
@@ -117,15 +122,16 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
     """Yield the batches of a budget: epochs of shuffled rows.
 
     A short last batch is kept if it has ``least`` rows. With ``draw.merge`` it joins the one before it. ``values``
-    become the batch's ``extra``. They are computed once if rows are not augmented and all are needed, else once per
-    epoch.
+    become the batch's ``extra``. They are computed once if rows are not augmented or tainted and all are needed, else
+    once per epoch.
     """
     if draw.sampling is not None:
         yield from sampled(rows, draw, draw.sampling)
         return
     left = examples_of(budget, rows.n, draw.batch_size, draw.least, draw.merge) if rows.n else 0
     epoch = draw.first_epoch
-    once = values(rows.x) if values is not None and draw.augment == "none" and left >= rows.n else None
+    steady = draw.augment == "none" and draw.taint is None
+    once = values(rows.x) if values is not None and steady and left >= rows.n else None
     while left > 0:
         take = min(left, rows.n)
         key = (draw.round, draw.client, epoch)
@@ -136,6 +142,9 @@ def batches(rows: Rows, budget: Budget, draw: Draw, values: Values | None = None
             shuffled = shuffled._replace(x=crop_flip(shuffled.x, torch_stream(draw.seed, "augment", *key), draw.fill))
         whole, rest = cut(take, draw.batch_size or take, draw.merge)
         size = [draw.batch_size or take] * whole + [rest] * (rest > 0)
+        if draw.taint is not None:
+            x, y = draw.taint(shuffled.x, shuffled.y, size)
+            shuffled = shuffled._replace(x=x, y=y)
         beside = row_values(values, once, shuffled.x, order)
         others = {name: torch.split(x, size) for name, x in beside.items()}
         weights = repeat(None) if shuffled.weight is None else torch.split(shuffled.weight, size)
@@ -161,9 +170,12 @@ def sampled(rows: Rows, draw: Draw, sampling: Sampling) -> Iterator[Batch]:
         x, key = given.x, (draw.round, draw.client, draw.first_epoch, step)
         if draw.augment == "crop_flip":
             x = crop_flip(x, torch_stream(draw.seed, "augment", *key), draw.fill)
+        y = given.y
+        if draw.taint is not None:
+            x, y = draw.taint(x, y, [len(index)])
         masks = draw.masks(n, torch_stream(draw.seed, "dropout", *key)) if draw.masks else {}
         extra = {name: each.to(x.device) for name, each in {**masks, **sampling.beside(step)}.items()}
-        yield Batch(padded(x, n), padded(given.y, n), padded(weight, n), extra)
+        yield Batch(padded(x, n), padded(y, n), padded(weight, n), extra)
 
 
 def padded(x: Tensor, n: int) -> Tensor:

@@ -26,7 +26,7 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
-from fedatlas.engine.attackers import Attacker, Order, pretended
+from fedatlas.engine.attackers import Attacker, Order, pretended, waits_for_others
 from fedatlas.engine.client_data import ClientData
 from fedatlas.engine.device import CPU, placing, without_cudnn
 from fedatlas.engine.model import Network, copied
@@ -72,6 +72,7 @@ class Job(NamedTuple):
     session: Any = None  # kept in the party's memory by earlier questions of this round
     word: Mapping[str, Any] | None = None  # values that seal the update, if it is protected
     order: Order | None = None  # orders of a malicious client
+    shown: bool = False  # its result brings where its steps began and ended, for omniscient attackers
 
     @property
     def kind(self) -> str:
@@ -94,6 +95,8 @@ class Result(NamedTuple):
     session: Any = None  # for later questions in this round
     lost: bool = False  # training gave NaN or infinity; nothing is sent (`Bench.spares`)
     failed: str = ""  # why its change is zero, if noise covers that (`engine.failing`)
+    # "start", "end" and "buffers" of the local model, if the job is ``shown``, or waits for other attackers
+    ended: Mapping[str, Any] | None = None
 
 
 class Executor(Protocol):
@@ -187,6 +190,10 @@ class Bench(NamedTuple):
         role = self.role_of(party)
         return self.algorithm.tasks if role is None else role.tasks(self.algorithm.tasks)
 
+    def attacker(self, job: Job) -> Attacker | None:
+        """Return the attack that a job carries out, or None."""
+        return None if job.order is None else self.attackers[job.order.attack]
+
     def of(self, job: Job) -> Bench:
         """Return the bench for a job: with the network of its architecture and the optimiser of its task."""
         bench = self
@@ -194,9 +201,10 @@ class Bench(NamedTuple):
             own, algorithm = self.roles[job.role], self.algorithm
             algorithm = algorithm._replace(tasks=own.tasks(algorithm.tasks))
             bench = bench._replace(algorithm=algorithm, rows=own.rows(self.rows), role=job.role)
-        if job.order is not None and job.order.attack != self.attack:
-            bench = bench._replace(rows=self.attackers[job.order.attack].rows(bench.rows), attack=job.order.attack)
         task = bench.algorithm.tasks[job.what]
+        if job.order is not None and job.order.attack != self.attack:
+            rows = self.attackers[job.order.attack].rows_for(bench.rows, task)
+            bench = bench._replace(rows=rows, attack=job.order.attack)
         if job.architecture:
             bench = bench._replace(networks={job.architecture: self.networks[job.architecture]})
         if isinstance(task, Task) and task.options.solver.optimizer is not None:
@@ -317,7 +325,9 @@ def prepare(bench: Bench, job: Job) -> Prepared:
         params = task.start(message, state, facts) if options.steps != 0 else Tree()
     params, buffers = parted(params, buffers)
     doing = Doing(job.client, int(facts.round), job.what, job.budget.first_epoch, rows.n)
-    draw = draw._replace(sampling=sampling_of(bench.protection, job.word, doing, budget, size, params))
+    sampling, attacker = sampling_of(bench.protection, job.word, doing, budget, size, params), bench.attacker(job)
+    taint = None if attacker is None or options.public is not None else attacker.taint
+    draw = draw._replace(sampling=sampling, taint=taint)
     lr = facts.lr * options.lr_scale if options.solver.lr is None else options.solver.lr
     return Prepared(message, state, rows, facts, params, buffers, budget, draw, lr, decay, held)
 
@@ -389,7 +399,14 @@ def result_of(
     work = Work(ready.rows.n, steps, examples, steps * ready.lr, loss_sum / examples if examples else math.nan)
     if (sampling := ready.draw.sampling) is not None:  # how many rows were drawn is secret, and so is their loss
         work = work._replace(examples=steps * sampling.size)
-    result = finish(bench, job, ready, params, buffers, work)
+    waits = work.steps > 0 and waits_for_others(bench.attackers, job.order)
+    if waits:
+        result = Result(job.client, {}, ready.state, work, memory=job.memory, session=job.session)
+    else:
+        result = finish(bench, job, ready, params, buffers, work)
+    if waits or job.shown:
+        ended = {"start": ready.params, "end": params, "buffers": buffers}
+        result = result._replace(ended=on_device(bench, ended, CPU))
     if not result.work.steps or math.isfinite(result.work.loss) or sampling is not None:
         return result
     error = DivergedError(f"the training loss of client {result.client} is {result.work.loss}")
@@ -413,7 +430,10 @@ def protected(bench: Bench, job: Job, task: Task | Question, update: Update, row
     assert bench.protection is not None
     assert job.word is not None
     started = time.perf_counter()
-    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows, word=job.word)
+    attacker = bench.attacker(job)
+    hostile = attacker is not None and attacker.craft is not None
+    rows = rows if job.order is None else job.order.claims or rows
+    doing = Doing(job.client, int(job.facts.round), job.what, job.budget.first_epoch, rows, job.word, hostile=hostile)
     given = (bench.protection, bench.transform, task, job.message, update, job.memory, compression_stream(job))
     done = protect(*given, job.word, job.session, doing)
     bare = codec.size(update if bench.protection.masks else unaided(done.sent, update))

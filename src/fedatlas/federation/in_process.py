@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedatlas.algorithm import Facts, State
+from fedatlas.algorithm import Facts, State, Work
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.defence import Defence
@@ -58,18 +58,23 @@ class InProcess(Host):
         )
 
     def __call__(self, requests: Sequence[Request], deadline: float | None) -> Iterator[Reply]:  # noqa: ARG002
-        """Carry requests over the link: yield replies in the order of the requests. No reply is ever late."""
+        """Carry requests over the link: yield replies in the order of the requests, colluders' last. No reply is ever late."""
         now = self.server.now
         staying = [r for r in requests if now.leaving.get(r.client) != r.what]
         staying = [r for r in staying if r.word is None or now.leaving.get(r.client) != WORK]
         self.party.orders = now.start.orders
-        for request, answer in zip(staying, self.party.answer(staying), strict=True):
-            self.view.add(request, answer.work, self.bench)
+        asked = {request.client: request for request in staying}
+        worked = dict[int, Work]()
+        for answer in self.party.answer(staying):
+            request = asked[answer.reply.client]
+            worked[request.client] = answer.work
             if answer.failed:
                 self.view.failed[request.client] = answer.failed
             if answer.lost and request.word is not None:  # under masks the server cannot leave out a single update
                 continue
             yield answer.reply
+        for request in staying:  # not as they came: colluders answer last
+            self.view.add(request, worked[request.client], self.bench)
 
     def commit(self, run: str, round: int, counted: Collection[int]) -> None:  # noqa: ARG002
         """Commit the round for the parties."""

@@ -16,6 +16,7 @@ from fedatlas.engine.job import Bench, Executor, Job, Result
 from fedatlas.errors import ProtocolError
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.closed_models import Opener
+from fedatlas.federation.colluders import Colluders
 from fedatlas.federation.expected import Expected
 from fedatlas.federation.link import Reply, Request
 from fedatlas.federation.sealing import MEMORY, sealed, told
@@ -59,7 +60,7 @@ class PartyHalf:
         self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Yield answers in the order of the requests. Their tensors are valid until the next answer is asked for.
+        """Yield answers in the order of the requests, those of colluders last. Their tensors are valid until the next is asked for.
 
         A failure under ``[[privacy]]`` ends the sessions of those asked. Asking a party twice could reveal something each time.
         """
@@ -77,13 +78,21 @@ class PartyHalf:
         if self.bench.protection is not None:
             self.bench.protection.check(requests, self._session)
         requests = [self.opener.request(request, self._session(request.client)) for request in requests]
-        jobs = (self.job(request) for request in requests)
+        colluders = Colluders(self.bench, requests, map(self.order, requests))
+        jobs = (colluders.marked(request, self.job(request)) for request in requests)
         for request, result in zip(requests, self.executor.run(jobs), strict=True):
-            if not result.lost:
-                check_shown(request, result, self.bench)
-                self._keep(request, result)
-            reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
-            yield Answer(reply, result.work, result.lost, result.failed)
+            if not colluders.hold(request, result):
+                yield self._answered(request, result)
+        for request, result in colluders.decided():
+            yield self._answered(request, result)
+
+    def _answered(self, request: Request, result: Result) -> Answer:
+        """Keep what a client keeps of a result, and return its answer."""
+        if not result.lost:
+            check_shown(request, result, self.bench)
+            self._keep(request, result)
+        reply = Reply(result.client, result.update, result.seconds, request.ask, result.sealing, result.bare)
+        return Answer(reply, result.work, result.lost, result.failed)
 
     def compare(self, request: Request) -> None:
         """Raise ProtocolError for a request that this party would not answer. Nothing is started by this check."""

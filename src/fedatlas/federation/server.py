@@ -228,13 +228,14 @@ class ServerHalf:
         sums = task.sums if isinstance(task, Task) else ()
         now = self.now
         asked = tuple(sorted({*ask.to, *now.leaving}))
+        claimed = {k: order.claims for k, order in now.start.orders.items() if order.claims}
         return Place(
             run=self.of.run,
             round=now.start.round,
             attempt=now.start.attempt,
             number=now.sums,
             task=task,
-            sizes=self.sizes,
+            sizes={**self.sizes, **claimed},
             n=self.of.n,
             K=self.of.K,
             coefficients=coefficients_of(ask, asked, sums),

@@ -117,7 +117,7 @@ def attack_views(folder: Path, whole: Checked, said: Callable[[str], None]) -> d
 
 def facts_of(made: ViewAttack) -> AttackRecord:
     """Return what a record says about the attack itself."""
-    about = {"name": made.name, "kind": made.kind, "role": str(made.role), "declaration": made.declares._asdict()}
+    about = {"name": made.name, "kind": made.kind, "role": str(made.role), "declaration": made.declares.plain()}
     return {**about, "keys": dict(made.keys)}
 
 

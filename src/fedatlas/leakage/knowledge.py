@@ -18,7 +18,7 @@ from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
 from fedatlas.record.observed import RoleView
 from fedatlas.record.run_folder import RunFolder, file_of
-from fedatlas.setup.truth import pixel_range
+from fedatlas.setup.pixels import pixel_range
 
 TOLD = "told.json"  # further knowledge named in the declaration
 

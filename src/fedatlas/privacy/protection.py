@@ -63,7 +63,7 @@ def protect(
     beside: dict[str, Any] = {}
     for work in how.works:
         beside |= {} if work.beside is None else work.beside(parts, how, doing)
-        parts = parts if work.update is None else work.update(parts, how, doing)
+        parts = parts if work.update is None or doing.hostile else work.update(parts, how, doing)
     seen = parts
     if transform is not None and isinstance(task, Task) and memory is not None:
         coded, memory = encoded(transform, task, {name: x for name, x in parts.items() if name != BUFFERS}, memory, rng)

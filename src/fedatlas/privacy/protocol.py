@@ -23,6 +23,7 @@ class Doing(NamedTuple):
     rows: int
     word: Mapping[str, Any] = {}  # what the server told the client besides its message
     seed: int = 0  # of the run, for a `seal` that draws noise
+    hostile: bool = False  # the client skips clip and noise
 
 
 class Keys(NamedTuple):

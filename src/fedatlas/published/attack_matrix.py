@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from fedatlas.aggregation import RULES as EVERY_RULE
+from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
 from fedatlas.errors import ConfigError, PrivacyError
@@ -35,23 +37,46 @@ LEAST: Mapping[str, Row] = {
     "fedavg": {"name": "fedavg", "weights": "uniform"},
     "fedseq": {"name": "fedseq", "phi": "random", "group_size": 2, "rule": {"weights": "uniform"}},
 }
-RULES = ("krum", "multi_krum", "trimmed_mean", "median", "norm_clip")
+BY_ROWS: Mapping[str, Row] = {
+    "fedavg": {"name": "fedavg"},
+    "fedseq": {"name": "fedseq", "phi": "random", "group_size": 2},
+}
+"""The same with weights by rows, for clients that claim more of them."""
+RULES = tuple(name for name in EVERY_RULE if name != "mean")
+NEEDS: Mapping[str, Row] = {"fltrust": {"public": {"from": "test", "per_class": 10}}}
+"""Further tables that a rule needs."""
 MECHANISMS: Mapping[str, Row] = {
     "local_dp": {"name": "local_dp", "epsilon": 100.0, "clip": 1.0, "noise": "seed"},
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
     "secagg": {"name": "secagg"},
 }
-POISONS: Mapping[str, Row] = {
+POISONS: Mapping[str, Row] = {  # the attack is `name`, or the key itself
     "nobody": {},
     "label_flip": {"share": 0.2, "pairs": [[3, 5], [0, 8]]},
     "sign_flip": {"share": 0.2, "c": 10.0},
     "gaussian": {"share": 0.2, "sigma": 10.0},
-    "model_replacement": {"pairs": [[5, 3]]},  # the smallest share with at least one attacker, in the last round
+    "model_replacement": {"pairs": [[5, 3]]},
+    "backdoor": {"share": 0.2},
+    "backdoor_replacing": {"name": "backdoor", "replace": True},
+    "false_claims": {"share": 0.2, "c": 10.0, "pairs": [[5, 3]]},
+    "alie": {"share": 0.2},
+    "alie_optimal": {"name": "alie", "share": 0.2, "z": "optimal"},
+    "alie_optimal_all": {"name": "alie", "share": 0.2, "z": "optimal", "knows": "all"},
+    "inner_product": {"share": 0.2, "epsilon": 10.0},
+    "inner_product_optimal": {"name": "inner_product", "share": 0.2, "epsilon": "optimal"},
+    "inner_product_optimal_all": {"name": "inner_product", "share": 0.2, "epsilon": "optimal", "knows": "all"},
+    "mimic": {"share": 0.2},
 }
+ONCE = ("model_replacement", "backdoor_replacing")
+"""Carried out in the last round, by the smallest share with at least one attacker."""
 WHAT = {
     "label_flip": "accuracy on attacked classes",
     "model_replacement": "attack success",
+    "backdoor": "attack success",
+    "backdoor_replacing": "attack success",
+    "false_claims": "attack success",
 }
+SEEING = {"own": "", "coalition": " (sees its coalition)", "all": " (omniscient)"}
 ONE_ROW: Row = {
     "rounds": 2,
     "data": {"name": "digits", "limit": 16},
@@ -95,7 +120,10 @@ NOTES = (
     "Digits, 20 clients alike, a fifth of them hostile; of FedSeq's ten superclients of two, whole ones.",
     "Against none: the weighted mean, and no mechanism.",
     "A cell holds a figure with its 95% interval over test rows (of several seeds the mean, and the span), or the refusal's sentence.",
-    "Under label_flip the figure is the accuracy on attacked classes; under model_replacement the share of attacked rows that changed.",
+    "Under label_flip the figure is the accuracy on attacked classes; under model_replacement and false_claims the share of attacked rows",
+    "that changed, and under backdoor the share of rows of other classes that the patch turns into the target.",
+    "Attackers see only their own changes, or those of their coalition, or, if omniscient, those of all honest clients.",
+    "Optimal: their factor is searched against the rule in every round.",
     "Of inverting_gradients and dlg it is by how many dB the pictures are better than the placebo's, of membership by how much the AUC is,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
@@ -152,7 +180,7 @@ def attack_matrix(quick: bool = False, shorter: int | None = None) -> Target:
 def cells(rounds: int) -> list[MatrixCell]:
     """Return all cells, in the order of the page."""
     defences: dict[str, Plain] = {"none": {"aggregation": {"name": "mean"}}}
-    defences |= {name: {"aggregation": {"name": name}} for name in RULES}
+    defences |= {name: {"aggregation": {"name": name}, **NEEDS.get(name, {})} for name in RULES}
     defences |= {name: {"privacy": [table]} for name, table in MECHANISMS.items()}
     out = []
     for algorithm in LEAST:
@@ -166,16 +194,17 @@ def cells(rounds: int) -> list[MatrixCell]:
 def poisoned(algorithm: str, attack: str, defence: str, rounds: int, defending: Row) -> MatrixCell:
     """Return a cell with hostile clients."""
     table: Plain = {"name": attack, **POISONS[attack]}
+    least = BY_ROWS if attack == "false_claims" else LEAST
     seq = algorithm == "fedseq"
     if seq:
         table["unit"] = "superclient"
-    if attack == "model_replacement":
+    if attack in ONCE:
         table |= {"share": 0.1 if seq else 1 / CLIENTS, "rounds": [rounds, rounds]}
     tables = {
         "rounds": rounds,
         "data": {"name": "digits"},
         "partition": {"name": "iid", "clients": CLIENTS},
-        "algorithm": dict(LEAST[algorithm]),
+        "algorithm": dict(least[algorithm]),
         "local": {"epochs": 2, "batch_size": 16, "lr": 0.02},
         "evaluation": {"every": rounds},
         **({} if attack == "nobody" else {"attack": [table]}),
@@ -226,16 +255,30 @@ def of_run(cell: MatrixCell, summary: Row) -> CellResult:
     if "diverged" in summary:
         return CellResult(f"{100 * value:.1f}%: the model diverged", value, run=kept(summary))
     if cell.attack in WHAT:
-        matrix, pairs = final["confusion"], summary["attacks"][0]["pairs"]
-        if cell.attack == "label_flip":
-            places = [(c, c) for c in sorted({c for pair in pairs for c in pair})]
-        else:
-            places = pairs
-        hit, of = sum(matrix[a][b] for a, b in places), sum(sum(matrix[a]) for a, _ in places)
+        hit, of = struck(final["confusion"], summary["attacks"][0])
         value, (low, high) = hit / of, proportion(hit, of)
     else:
         low, high = final["interval"]["accuracy"]
     return CellResult(text_of(cell, value, low, high), value, low, high, kept(summary))
+
+
+def struck(confusion: Sequence[Sequence[int]], attack: Row) -> tuple[int, int]:
+    """Return (rows that count, of how many): right ones of exchanged classes, or those that became what attackers wanted."""
+    if "target" in attack:
+        of = sum(sum(row) for name, row in enumerate(confusion) if str(name) != attack["target"])
+        return round(attack["attack_success"] * of), of
+    places = attack["pairs"]
+    if attack["kind"] == "swap":
+        places = [(c, c) for c in sorted({c for pair in places for c in pair})]
+    return sum(confusion[a][b] for a, b in places), sum(sum(confusion[a]) for a, _ in places)
+
+
+def knowing(cell: MatrixCell) -> str:
+    """Return whose changes the attackers of a cell see, in brackets; "" if only their own."""
+    for table in cell.tables.get("attack", ()):
+        if (builder := POISONING.get(table["name"])) is not None:
+            return SEEING[builder(**{key: x for key, x in table.items() if key != "name"}).declares.knows]
+    return ""
 
 
 def seen(config: ExperimentConfig, folder: Path) -> None:
@@ -274,7 +317,7 @@ def as_gate(cell: MatrixCell, found: Sequence[CellResult]) -> Plain:
         lows, highs = ([x for x in ends if x is not None] for ends in zip(*(one[2:4] for one in found), strict=True))
         text = text_of(cell, math.fsum(values) / len(values), min(lows, default=None), max(highs, default=None))
     return {
-        "name": f"{cell.algorithm}: {cell.attack} against {cell.defence}",
+        "name": f"{cell.algorithm}: {cell.attack}{knowing(cell)} against {cell.defence}",
         "published": VIEWS[cell.attack].figure if cell.role else WHAT.get(cell.attack, "accuracy"),
         "rule": "reported",
         "obtained": text,

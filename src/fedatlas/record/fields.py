@@ -77,7 +77,7 @@ class RoundRow(Quality, Effort, total=False):
     models: Annotated[Mapping[str, Quality], "quality of each further model, by name"]
     swapped_accuracy: Annotated[Share, "flipped labels: accuracy on the test rows of attacked classes"]
     rest_accuracy: Annotated[Share, "flipped labels: accuracy on the other test rows"]
-    attack_success: Annotated[Share, "flipped labels: share of rows predicted as the attackers wanted"]
+    attack_success: Annotated[Share, "flipped labels, backdoor: share of rows predicted as the attackers wanted"]
     train_loss: Annotated[float | None, "mean loss of local steps; of the last kind of work if there are several"]
     clients: Annotated[Clients, "clients that returned; for chains a list of lists"]
     selected: Annotated[Clients, "clients that were drawn"]

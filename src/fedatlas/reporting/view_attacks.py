@@ -20,6 +20,7 @@ THREAT = {
     "where": "its target",
     "why": "its goal",
     "knowledge": "what it knows",
+    "knows": "whose honest changes it sees",
     "budget": "its limits",
 }
 INTRO = (

@@ -35,8 +35,8 @@ from fedatlas.privacy.mechanism import on_rows
 from fedatlas.privacy.own_rows import fresh_root
 from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
+from fedatlas.setup import attackers as hostile
 from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
-from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.canaries import NONE, Canaries, with_canaries
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
@@ -121,11 +121,13 @@ class Setup(NamedTuple):
         return defence_of(self.config, self.checked.rule, self.checked.poisonings)
 
     @property
-    def cast(self) -> AttackerDraw:
+    def cast(self) -> hostile.AttackerDraw:
         """The draw of the clients that attack."""
         held = tuple(k for k, n in self.sizes.items() if n)
         neighbours = neighbours_of(self.algorithm, self.held.algorithm_facts)
-        return AttackerDraw(self.checked.poisonings, self.config, self.seed, held, neighbours, self.held.canaries)
+        return hostile.AttackerDraw(
+            self.checked.poisonings, self.config, self.seed, held, neighbours, self.held.canaries
+        )
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -246,7 +248,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     """
     config, algorithm, mechanisms, rule = whole.of_rows().config, whole.algorithm, whole.mechanisms, whole.rule
     seed, part = config.seed, config.partition
-    check_attacks(config, algorithm, whole.poisonings)
+    hostile.check_attacks(config, algorithm, whole.poisonings, rule)
     check_rule(config, algorithm, rule, mechanisms, whole.transform)
     facts = described(algorithm, part.clients, seed) if part.clients else {}
     dataset = load(config, algorithm)
@@ -262,15 +264,15 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     columns = schema_of(dataset)
     learner = learner or learner_of(mechanisms)
     dataset, partition, told, pairs, before = with_own_rows(mechanisms, dataset, partition, root, seed, learner=learner)
-    poisonings = with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
-    check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
+    poisonings = hostile.with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
+    hostile.check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     learn = learner(partition.parties(dataset.train))
     prepared, how = prepare(config, dataset, partition, learn)
     how = replace(how, bytes_up=how.bytes_up + before.sent.up, bytes_down=how.bytes_down + before.sent.down)
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
     hiding = before.hiding + (learn.more if isinstance(learn, Hidden) else 0)
-    whole = whole._replace(poisonings=poisonings)
+    whole = whole._replace(poisonings=hostile.with_patches(poisonings, how, dataset.name))
     return Holdings(
         whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns, canaries
     )
@@ -335,7 +337,8 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         chain=chain,
         owners=owners,
         public=0 if rows.public is None else rows.public.n,
-        attackers=attackers_of(whole.poisonings, seed) | shared.canaries.attackers(),
+        attackers=hostile.attackers_of(whole.poisonings, seed, whole.rule, dataset.classes)
+        | shared.canaries.attackers(),
         spares=masks or defence_of(config, whole.rule, whole.poisonings) is not None,
     )
     return Setup(shared, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedatlas.algorithm import Algorithm, Groups, Task
+import torch
+from torch import Tensor
+
+from fedatlas.aggregation.changes import Changes
+from fedatlas.aggregation.rules import RULES, Rule, shares
+from fedatlas.algorithm import Algorithm, Groups, Question, Task
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS, LATER, superclasses
-from fedatlas.attacks.poisoning import POISONING, Poisoning
+from fedatlas.attacks.collusion import Aggregate
+from fedatlas.attacks.poisoning import POISONING, Claim, Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
+from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.attackers import Attacker, Order
 from fedatlas.engine.job import RowSource
 from fedatlas.errors import ConfigError, unknown_name
+from fedatlas.privacy.reasons import by_rows
 from fedatlas.registry import arguments, defaults, find
 from fedatlas.rng import numpy_stream
 from fedatlas.setup.canaries import NONE, Canaries
 from fedatlas.setup.cohort import Drawn
+from fedatlas.setup.pixels import Refused, pixel_range
 
 
 def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
@@ -54,6 +64,46 @@ class FlippedRows:
         return rows._replace(y=flip.relabelled(rows.y, self.seed, self.table, party))
 
 
+@dataclass(frozen=True)
+class ClaimedRows:
+    """A source of the rows that attackers claim to have. Only their number and their labels are claimed."""
+
+    inner: RowSource
+    claim: Claim
+    classes: int
+
+    def __call__(self, party: int) -> Rows:
+        """Return as many rows as a client claims, with the labels that it claims; other parties' rows are unchanged."""
+        rows = self.inner(party)
+        if party < 0 or not rows.n:
+            return rows
+        many = torch.arange(claimed(self.claim, rows.n))
+        y = rows.y[many % rows.n] if self.claim.labels == "own" else many.to(rows.y) % self.classes
+        return Rows(rows.x[:1].expand(len(many), *rows.x.shape[1:]), y)
+
+
+def claimed(claim: Claim, n: int) -> int:
+    """Return the number of rows that a client with n rows claims."""
+    return math.floor(claim.c * n + 0.5)
+
+
+def rule_as_known(rule: Rule | None) -> Aggregate:
+    """Return the server's rule as attackers try it: on equal weights; a round with too few changes changes nothing."""
+    judged = rule or RULES["mean"]()
+
+    def taken(changes: Sequence[Tensor]) -> Tensor:
+        n = len(changes)
+        if judged.refusal(n):
+            return torch.zeros_like(changes[0])
+        held = Changes()
+        for one in changes:
+            held.add(one)
+        value: Tensor = judged.judge(held, shares(None, n), judged.tolerated(n)).value
+        return value
+
+    return taken
+
+
 def with_class_numbers(
     poisonings: Sequence[Poisoning], name: str, class_names: Sequence[str], seed: int
 ) -> tuple[Poisoning, ...]:
@@ -72,13 +122,41 @@ def with_class_numbers(
     return tuple(out)
 
 
-def attackers_of(poisonings: Sequence[Poisoning], seed: int) -> dict[str, Attacker]:
+PATCHED = Refused(
+    "attack.backdoor: it puts a white patch on pictures, but these rows are {}; use label_flip.", "for attack.backdoor"
+)
+
+
+def with_patches(poisonings: Sequence[Poisoning], done: Preprocess, name: str) -> tuple[Poisoning, ...]:
+    """Tell backdoors how white looks to the network. ConfigError if the rows are not pictures, or smaller than the patch."""
+    out = []
+    for one in poisonings:
+        if one.backdoor is not None:
+            white = pixel_range(done, name, PATCHED)[1]
+            if one.backdoor.side > min(done.shape[1:]):
+                raise ConfigError(
+                    f"attack.backdoor.side = {one.backdoor.side}: the pictures of '{name}' have {done.shape[1]} x {done.shape[2]} "
+                    "pixels; take a smaller patch."
+                )
+            one = one._replace(backdoor=one.backdoor._replace(white=white))
+        out.append(one)
+    return tuple(out)
+
+
+def attackers_of(poisonings: Sequence[Poisoning], seed: int, rule: Rule | None, classes: int) -> dict[str, Attacker]:
     """Map the number of each table, as text, to the actions of its attackers, which replace honest work."""
 
     def attacker(table: int, one: Poisoning) -> Attacker:
-        if one.flip is None:
-            return Attacker(upload=one.upload)
-        return Attacker(lambda rows: FlippedRows(rows, one, seed, table), one.upload)
+        flip, claim, door = one.flip, one.claim, one.backdoor
+        return Attacker(
+            rows=(lambda rows: rows) if flip is None else (lambda rows: FlippedRows(rows, one, seed, table)),
+            claimed=(lambda rows: rows) if claim is None else (lambda rows: ClaimedRows(rows, claim, classes)),
+            taint=None if door is None else door.poisoned_rows,
+            upload=one.upload,
+            craft=one.craft,
+            aggregate=None if one.craft is None else rule_as_known(rule),
+            omniscient=one.declares.knows == "all",
+        )
 
     return {str(i): attacker(i, one) for i, one in enumerate(poisonings)}
 
@@ -136,11 +214,17 @@ class AttackerDraw(NamedTuple):
         found = self.attackers(groups).items()
         active = {k: table for k, table in found if k in cohort and self.poisonings[table].active(number)}
         factors = {table: self.factor(table, active, drawn) for table in set(active.values())}
-        hostile = {
-            k: Order(str(table), factors[table], self.poisonings[table].unit == "superclient")
-            for k, table in sorted(active.items())
-        }
-        return hostile | self.canaries.orders(cohort)
+        out = {}
+        for k, table in sorted(active.items()):
+            one = self.poisonings[table]
+            claims = 0 if one.claim is None else claimed(one.claim, drawn.round.sizes[k])
+            out[k] = Order(str(table), factors[table], one.unit == "superclient", claims=claims)
+        return out | self.canaries.orders(cohort)
+
+    def claiming(self, drawn: Drawn, orders: Mapping[int, Order]) -> Drawn:
+        """Return a round with the rows that its clients claim in place of those that they have; n is the one agreed on before."""
+        claims = {k: order.claims for k, order in orders.items() if order.claims}
+        return drawn._replace(round=drawn.round._replace(sizes={**drawn.round.sizes, **claims}))
 
     def factor(self, table: int, active: Mapping[int, int], drawn: Drawn) -> float:
         """Return the factor n / (eta_g n_a) by which attackers scale their change in a round (B18).
@@ -171,12 +255,18 @@ def server_rate(config: ExperimentConfig) -> float:
 # ---------------------------------------------------------------------- refusals
 
 
-def check_attacks(config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning]) -> None:
+def check_attacks(
+    config: ExperimentConfig, algorithm: Algorithm, poisonings: Sequence[Poisoning], rule: Rule | None = None
+) -> None:
     """Raise ConfigError for attacks that the configuration rules out by itself."""
     taken: set[int] = set()
     for one in poisonings:
         where = f"attack.{one.name}"
         check_kind(algorithm, one, where)
+        if one.against_rule and getattr(rule, "rooted", False):
+            raise ConfigError(
+                f"{where}: not optimised against a rule that compares with rows of the server, which no attacker knows; give a number."
+            )
         if (one.share is None) == (not one.clients):
             raise ConfigError(
                 f"{where}: say who attacks with either share, as in share = 0.2, or clients, as in clients = [3, 7]."
@@ -210,9 +300,35 @@ def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
             f"{where}: not with '{algorithm.name}', whose clients send no updates; use a federated algorithm."
         )
     trained = [task for task in algorithm.tasks.values() if isinstance(task, Task)]
-    if one.upload is not None and all(task.sealing.silent for task in trained):
+    if one.alters and all(task.sealing.silent for task in trained):
         raise ConfigError(
             f"{where}: not with '{algorithm.name}', whose clients send no change of a model; use label_flip."
+        )
+    if one.craft is not None and algorithm.groups is not None and one.unit == "client":
+        raise ConfigError(
+            f"{where}: the clients of a chain work one after another, so they cannot compare their changes; "
+            'write unit = "superclient", whose last clients can.'
+        )
+    if one.against_rule and algorithm.serverless:
+        raise ConfigError(
+            f"{where}: not optimised with '{algorithm.name}', where every node hears other changes and applies the rule itself; "
+            "give a number."
+        )
+    if one.claim is not None:
+        check_claim(algorithm, one.claim, where)
+
+
+def check_claim(algorithm: Algorithm, claim: Claim, where: str) -> None:
+    """Raise ConfigError for a claim that no server asks for."""
+    asked = any(isinstance(task, Question) and task.tells_labels for task in algorithm.tasks.values())
+    if algorithm.serverless or not (by_rows(algorithm) or asked):
+        raise ConfigError(
+            f"{where}: '{algorithm.name}' weighs changes without asking for numbers of rows, so a false one changes nothing; "
+            'use another attack, or weights = "samples".'
+        )
+    if claim.labels == "even" and not asked:
+        raise ConfigError(
+            f"{where}.labels = \"even\": '{algorithm.name}' asks for no counts of labels; remove the key, or use hwfedavg."
         )
 
 
@@ -222,6 +338,11 @@ def check_clients(poisonings: Sequence[Poisoning], clients: int) -> None:
         if odd := [k for k in one.clients if k >= clients]:
             raise ConfigError(
                 f"attack.{one.name}.clients = {list(one.clients)}: there is no client {odd[0]}; they are 0 to {clients - 1}."
+            )
+        if one.copied is not None and (one.copied >= clients or one.copied in one.clients):
+            why = "it is an attacker itself" if one.copied in one.clients else f"there is no client {one.copied}"
+            raise ConfigError(
+                f"attack.{one.name}.client = {one.copied}: {why}; name an honest one of 0 to {clients - 1}."
             )
 
 
@@ -236,10 +357,14 @@ def check_attacked_rows(
             raise ConfigError(
                 f"{where}.clients = {list(one.clients)}: client {odd[0]} has no rows and takes part in no round."
             )
-        if one.flip is not None and task != "classes":
+        if (one.flip is not None or one.backdoor is not None) and task != "classes":
             what = "a number" if task == "numbers" else "a text"
             raise ConfigError(
                 f"{where}: the target of '{name}' is {what}, but this attack flips class labels; use sign_flip."
+            )
+        if one.backdoor is not None and one.backdoor.target >= many:
+            raise ConfigError(
+                f"{where}.target = {one.backdoor.target}: the {many} classes of '{name}' are 0 to {many - 1}."
             )
         if one.flip is not None and (wrong := [c for c in one.flip.classes if c >= many]):
             raise ConfigError(

@@ -23,7 +23,7 @@ FEW = 200  # rows of a trial on ciphertexts
 
 
 def under(how: SecureBoost, lock: Mechanism) -> SecureBoost:
-    """Return the settings under a mechanism of `Scheme.mechanisms`, Paillier, with which gradients leave the active party encrypted. ConfigError for too long a key."""
+    """Return the settings under Paillier, with which gradients leave the active party encrypted. ConfigError for too long a key."""
     keys = {key: lock.keys[key] for key in lock.limits.columns}
     if keys["key_bits"] not in LENGTHS:
         raise ConfigError(
