@@ -6,24 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedatlas.aggregation.rules import LATER, RULES, Rule
-from fedatlas.algorithm import Algorithm, Task, Transform
+from fedatlas.aggregation.before_rule import BUCKET, before
+from fedatlas.aggregation.rules import RULES, Rule
+from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.federation.defence import Defence
+from fedatlas.federation.defence import ROOT, Defence
+from fedatlas.grammar import Form
 from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
-from fedatlas.registry import arguments
+from fedatlas.registry import Count, arguments, keywords
 from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
     "baseline": "its clients send no updates",
     "matching": "its server matches units of models before it averages them, and rules do not support that",
     "client weighting": "the method consists in its weights, and this rule ignores weights",
-    "distillation": "its clients send scores, which its server averages itself",
 }
 """Family of algorithms -> why it cannot use a rule."""
+
+ROOT_TASK = Task(options=Local(epochs=1, public=Public(), solver=Solver(batch_size=10)), stateful=False)
+"""One pass over the public rows in batches of ten, at the clients' rate."""
 
 
 def rule_of(config: ExperimentConfig) -> Rule | None:
@@ -31,12 +35,21 @@ def rule_of(config: ExperimentConfig) -> Rule | None:
     table = config.aggregation
     if table is None:
         return None
-    if table.name in LATER:
-        raise ConfigError(f"aggregation.name = '{table.name}': not in this version, which has {', '.join(RULES)}.")
     if table.name not in RULES:
         raise unknown_name("rule", table.name, RULES)
-    made: Rule = RULES[table.name](**arguments("aggregation", RULES[table.name], table.parameters()))
-    return made
+    builder, given = RULES[table.name], table.parameters()
+    pre = None if table.pre == "none" else table.pre
+    if table.s is not None and pre != "bucketing":
+        raise ConfigError('aggregation.s is the size of a bucket: write pre = "bucketing", or remove the key.')
+    assumed = {"f": given.pop("f", None)} if pre and "f" not in keywords(builder) else {}
+    rule: Rule = builder(**arguments("aggregation", builder, given))
+    if pre is None:
+        return rule
+    return before(pre, rule, s=table.s or BUCKET, **arguments("aggregation", assumes, assumed))
+
+
+def assumes(*, f: Count | None = None) -> None:
+    """State the key that every ``pre`` takes, next to a rule that has none of its own."""
 
 
 def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence[Poisoning]) -> Defence | None:
@@ -44,23 +57,49 @@ def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence
 
     None if neither an attack nor a rule other than the mean is declared.
     """
-    judging = rule if rule is not None and rule.name != "mean" else None
+    judging = rule if rule is not None and rule.judges else None
     return Defence(judging, bytes_of(config.engine.memory)) if judging is not None or poisonings else None
 
 
 def why_not(rule: Rule, algorithm: Algorithm) -> str:
     """Return why a rule cannot be used with an algorithm; "" if it can."""
     family = algorithm.card.family
-    if rule.name == "mean":
+    if not rule.judges:
         return ""
     if family in FAMILIES and not (family == "client weighting" and rule.weighted):
         return FAMILIES[family]
     if algorithm.card.communication == "decentralised, single-sided trust":
         return "its nodes pass on shares of a sum that must add up, and a rule does not keep the sum"
     train = algorithm.tasks.get("train")
-    if isinstance(train, Task) and (train.shows or train.sealing.silent):
-        return "its server averages individual models itself, and this version has no rules for that"
-    return ""
+    apart = isinstance(train, Task) and bool(train.shows or train.sealing.silent)
+    if apart and not algorithm.ruled:
+        return "its server averages individual models itself, and does not leave that to the rule (Algorithm.ruled)"
+    return no_root(algorithm) if rule.rooted else ""
+
+
+def no_root(algorithm: Algorithm) -> str:
+    """Return why the server's own rows give no change to compare with; "" if they do."""
+    if algorithm.serverless:
+        return "no server takes part whose rows could be trusted"
+    if algorithm.ruled:
+        return "its server averages scores, or several models, and its own rows train only one"
+    if algorithm.grammar is None:
+        return "its rounds are its own and declare no asks, and the rule adds one"
+    return algorithm.refuses.get("root", "")
+
+
+def with_root(algorithm: Algorithm) -> Algorithm:
+    """Return an algorithm whose server also trains the public rows from the model that clients are sent, in every round (B6)."""
+    if (grammar := algorithm.grammar) is None:
+        return algorithm
+    demands = algorithm.demands
+    if demands.public is None:
+        demands = demands._replace(public={"from": "test", "per_class": 10}, public_labels=True)
+    return algorithm._replace(
+        tasks={**algorithm.tasks, ROOT: ROOT_TASK},
+        asks=grammar._replace(round=(*grammar.round, Form(ROOT, "each", to="server"))),
+        demands=demands,
+    )
 
 
 def check_rule(
@@ -71,9 +110,11 @@ def check_rule(
     transform: Transform | None,
 ) -> None:
     """Raise ConfigError for a rule that the configuration rules out by itself."""
-    if rule is None or rule.name == "mean":
+    if rule is None or not rule.judges:
         return
-    where = f"aggregation.name = '{rule.name}'"
+    where = f"aggregation.name = '{rule.name}'" + (f", pre = '{rule.pre}'" if rule.pre else "")
+    if rule.rooted and config.public is None:
+        raise ConfigError(f"{where} compares with the change of public rows, and there are none: add a table [public].")
     for one in on_updates(mechanisms):
         if one.sums_only:
             raise ConfigError(
@@ -87,9 +128,8 @@ def check_rule(
         if transform is not None:
             raise ConfigError(f"{where}: not under '{one.name}' with [compression]; remove one of the three tables.")
     if why := why_not(rule, algorithm):
-        raise ConfigError(
-            f"{where}: not with '{algorithm.name}': {why}; write aggregation.name = \"mean\", or remove the table."
-        )
+        instead = "remove the table" if rule.pre else 'write aggregation.name = "mean", or remove the table'
+        raise ConfigError(f"{where}: not with '{algorithm.name}': {why}; {instead}.")
     if algorithm.groups is None and not algorithm.serverless and config.partition.clients:
         check_enough(rule, cohort_of(config, config.partition.clients), "clients in a round")
 
@@ -116,7 +156,7 @@ def check_hearing(
     rule: Rule | None, algorithm: Algorithm, facts: Mapping[str, Any], clients: int, config: ExperimentConfig
 ) -> None:
     """Raise ConfigError if f is too large for the node with the fewest neighbours, or for the clients with rows."""
-    if rule is None or rule.name == "mean":
+    if rule is None or not rule.judges:
         return
     if algorithm.serverless:
         check_enough(rule, neighbours_of(algorithm, facts) + 1, "models that a node hears, its own included")
