@@ -9,6 +9,7 @@ from typing import Any
 from fedatlas.aggregation.before_rule import BUCKET, before
 from fedatlas.aggregation.rules import RULES, Rule
 from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
+from fedatlas.algorithms.median_by_sums import NEAR, by_sums, why_no_sums
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
@@ -88,6 +89,41 @@ def no_root(algorithm: Algorithm) -> str:
     return algorithm.refuses.get("root", "")
 
 
+def under_rule(
+    config: ExperimentConfig, algorithm: Algorithm, rule: Rule, mechanisms: Sequence[Mechanism]
+) -> Algorithm:
+    """Return the algorithm with the asks that a rule adds: for the server's own rows, or for a median by masked sums."""
+    if rule.rooted and config.public is not None and not why_not(rule, algorithm):
+        return with_root(algorithm)
+    if config.aggregation is None or not by_masks(rule, mechanisms) or why_no_sums(algorithm):
+        return algorithm
+    steps = arguments("aggregation", RULES[rule.name], config.aggregation.parameters())
+    return by_sums(algorithm, steps["nu"], steps["iterations"])
+
+
+def by_masks(rule: Rule, mechanisms: Sequence[Mechanism]) -> bool:
+    """Whether a rule works by secure sums under these mechanisms: the geometric median, under secure aggregation only."""
+    return rule.name == "geometric_median" and not rule.pre and [one.name for one in mechanisms] == ["secagg"]
+
+
+def check_masked(where: str, algorithm: Algorithm, transform: Transform | None) -> None:
+    """Raise ConfigError for a geometric median that cannot be had by secure sums."""
+    why = "" if NEAR in algorithm.tasks else why_no_sums(algorithm)
+    if transform is not None:
+        why = "[compression] shortens changes, and none is sent"
+    if why:
+        raise ConfigError(f"{where} under 'secagg': not with '{algorithm.name}': {why}; remove one of the tables.")
+
+
+def check_statistics(algorithm: Algorithm, buffers: Mapping[str, Any]) -> None:
+    """Raise ConfigError for statistics of batch norm, which a geometric median by secure sums does not cover."""
+    if buffers and NEAR in algorithm.tasks:
+        raise ConfigError(
+            "aggregation.name = 'geometric_median' under 'secagg': not with batch norm, whose statistics it does not cover; "
+            "use a model without."
+        )
+
+
 def with_root(algorithm: Algorithm) -> Algorithm:
     """Return an algorithm whose server also trains the public rows from the model that clients are sent, in every round (B6)."""
     if (grammar := algorithm.grammar) is None:
@@ -115,6 +151,9 @@ def check_rule(
     where = f"aggregation.name = '{rule.name}'" + (f", pre = '{rule.pre}'" if rule.pre else "")
     if rule.rooted and config.public is None:
         raise ConfigError(f"{where} compares with the change of public rows, and there are none: add a table [public].")
+    if by_masks(rule, mechanisms):
+        check_masked(where, algorithm, transform)
+        return
     for one in on_updates(mechanisms):
         if one.sums_only:
             raise ConfigError(
@@ -169,8 +208,13 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
     return int(facts["degrees"][0]) if algorithm.serverless and "degrees" in facts else 0
 
 
-def rule_notices(rule: Rule | None) -> list[str]:
+def rule_notices(rule: Rule | None, mechanisms: Sequence[Mechanism]) -> list[str]:
     """Return notices about a rule."""
+    if rule is not None and by_masks(rule, mechanisms):
+        return [
+            "'geometric_median' by secure sums withstands clients with bad data, but not one that claims more rows or sends other numbers: "
+            "no sum shows a client's part."
+        ]
     if rule is None or rule.weighted:
         return []
     return [
