@@ -27,6 +27,11 @@ FAMILIES: Mapping[str, str] = {
 }
 """Family of algorithms -> why it cannot use a rule."""
 
+BY_SUMS = (
+    "'geometric_median' by secure sums withstands clients with bad data, but not one that claims more rows or sends other "
+    "numbers: no sum shows a client's part."
+)
+
 ROOT_TASK = Task(options=Local(epochs=1, public=Public(), solver=Solver(batch_size=10)), stateful=False)
 """One pass over the public rows in batches of ten, at the clients' rate."""
 
@@ -113,15 +118,6 @@ def check_masked(where: str, algorithm: Algorithm, transform: Transform | None) 
         why = "[compression] shortens changes, and none is sent"
     if why:
         raise ConfigError(f"{where} under 'secagg': not with '{algorithm.name}': {why}; remove one of the tables.")
-
-
-def check_statistics(algorithm: Algorithm, buffers: Mapping[str, Any]) -> None:
-    """Raise ConfigError for statistics of batch norm, which a geometric median by secure sums does not cover."""
-    if buffers and NEAR in algorithm.tasks:
-        raise ConfigError(
-            "aggregation.name = 'geometric_median' under 'secagg': not with batch norm, whose statistics it does not cover; "
-            "use a model without."
-        )
 
 
 def with_root(algorithm: Algorithm) -> Algorithm:
@@ -211,10 +207,7 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
 def rule_notices(rule: Rule | None, mechanisms: Sequence[Mechanism]) -> list[str]:
     """Return notices about a rule."""
     if rule is not None and by_masks(rule, mechanisms):
-        return [
-            "'geometric_median' by secure sums withstands clients with bad data, but not one that claims more rows or sends other numbers: "
-            "no sum shows a client's part."
-        ]
+        return [BY_SUMS]
     if rule is None or rule.weighted:
         return []
     return [

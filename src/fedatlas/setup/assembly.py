@@ -35,14 +35,7 @@ from fedatlas.privacy.mechanism import on_rows
 from fedatlas.privacy.own_rows import fresh_root
 from fedatlas.privacy.protection import under
 from fedatlas.rng import derive
-from fedatlas.setup.aggregation_rule import (
-    check_hearing,
-    check_rule,
-    check_statistics,
-    defence_of,
-    neighbours_of,
-    rule_notices,
-)
+from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_of, neighbours_of, rule_notices
 from fedatlas.setup.attackers import AttackerDraw, attackers_of, check_attacked_rows, check_attacks, with_class_numbers
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
@@ -310,7 +303,6 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         networks = {name: Built.of(one.network, one.masks, one.flops) for name, one in networks.items()}
     for each in networks.values():
         check_network(each.network.module, algorithm, whole.mechanisms)
-        check_statistics(algorithm, each.buffers)
         notices += network_notices(config, algorithm, each.network)
         check_batch_norm(each.network.module, partition, config.local)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
