@@ -97,6 +97,18 @@ def test_fltrust_says_why_it_cannot_be() -> None:
         "nwfedavg": "the method consists in its weights",
     }.items():
         assert why in refused(aggregation=trust, public=PUBLIC, algorithm={"name": name})
+    noise = {"name": "dp_sgd", "noise_multiplier": 1.0, "delta": 1e-3, "clip": 1.0, "noise": "seed"}
+    assert "not under 'dp_sgd', whose account" in refused(aggregation=trust, public=PUBLIC, privacy=[noise])
+    assert "shows the server only sums" in refused(aggregation=trust, public=PUBLIC, privacy=[{"name": "secagg"}])
+
+
+def test_fltrust_judges_noised_changes_too_and_the_row_has_its_weights(tmp_path: Path) -> None:
+    noise = {"name": "local_dp", "epsilon": 5000.0, "clip": 5.0, "noise": "seed"}
+    tables = {"privacy": [noise], "algorithm": {"name": "fedavg", "weights": "uniform"}, "attack": FLIPPED}
+    row = rows(done(tmp_path / "run", aggregation={"name": "fltrust"}, public=PUBLIC, **tables))[-1]
+    assert row["left_out"] == [1, 4]
+    assert [row["weights"][k] for k in (1, 4)] == [0.0, 0.0]
+    assert sum(row["weights"]) == pytest.approx(1)
 
 
 # ---------------------------------------------------------------------- before a rule

@@ -215,7 +215,8 @@ class ServerHalf:
         # Clients in the sum count, even if they fell silent while it was opened. Clients left out of it do not count.
         now.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
         now.asked |= now.lost
-        if ask.reduce == "mean":
+        judged = self.defence is not None and self.defence.judges and not guard.protection.masks
+        if ask.reduce == "mean" and not judged:
             self._weigh(ask, found.clients)
         if found.value is None or guard.protection.whole or guard.protection.closed:
             return found

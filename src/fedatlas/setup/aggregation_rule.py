@@ -99,11 +99,18 @@ def under_rule(
 ) -> Algorithm:
     """Return the algorithm with the asks that a rule adds: for the server's own rows, or for a median by masked sums."""
     if rule.rooted and config.public is not None and not why_not(rule, algorithm):
-        return with_root(algorithm)
+        return algorithm if unrooted(algorithm, mechanisms) else with_root(algorithm)
     if config.aggregation is None or not by_masks(rule, mechanisms) or why_no_sums(algorithm):
         return algorithm
     steps = arguments("aggregation", RULES[rule.name], config.aggregation.parameters())
     return by_sums(algorithm, steps["nu"], steps["iterations"])
+
+
+def unrooted(algorithm: Algorithm, mechanisms: Sequence[Mechanism]) -> str:
+    """Return the name of a mechanism that cannot be next to a training of public rows; "" if there is none."""
+    rooted = with_root(algorithm)
+    hindered = (one for one in mechanisms if one.limits.why_not(rooted) and not one.limits.why_not(algorithm))
+    return next((one.name for one in hindered), "")
 
 
 def by_masks(rule: Rule, mechanisms: Sequence[Mechanism]) -> bool:
@@ -147,6 +154,10 @@ def check_rule(
     where = f"aggregation.name = '{rule.name}'" + (f", pre = '{rule.pre}'" if rule.pre else "")
     if rule.rooted and config.public is None:
         raise ConfigError(f"{where} compares with the change of public rows, and there are none: add a table [public].")
+    if rule.rooted and (name := unrooted(algorithm, mechanisms)):
+        raise ConfigError(
+            f"{where}: not under '{name}', whose account does not cover the training of public rows; remove one of the two."
+        )
     if by_masks(rule, mechanisms):
         check_masked(where, algorithm, transform)
         return
