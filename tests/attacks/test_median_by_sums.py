@@ -1,4 +1,4 @@
-"""The geometric median under secure aggregation: equal to the one that sees changes, what it withstands and what not (B5)."""
+"""The geometric median by secure sums: equal to the one that sees changes, what it withstands and what not (B5)."""
 
 from __future__ import annotations
 
@@ -67,6 +67,11 @@ def test_masked_steps_give_the_point_of_the_server_that_sees_all_changes(tmp_pat
     row = rows(masked)[-1]
     assert row["clients"] == list(range(10))
     assert not row.get("given_up")
+    small = {"rounds": 1, "data": {"name": "digits", "limit": 300}, "partition": {"name": "iid", "clients": 4}}
+    for name in ("two_server", "threshold_paillier"):
+        paths = done(tmp_path / f"p-{name}", **small), done(tmp_path / name, privacy=[{"name": name}], **small)
+        seen = [load_file(path / "model.safetensors") for path in paths]
+        assert all(torch.allclose(seen[0][each], seen[1][each], atol=1e-4) for each in seen[0]), name
     uniform = {"algorithm": {"name": "fedprox", "weights": "uniform"}, "rounds": 1}
     a, b = done(tmp_path / "u", **uniform), done(tmp_path / "um", privacy=MASKED, **uniform)
     found = (load_file(path / "model.safetensors") for path in (a, b))
@@ -99,7 +104,10 @@ def test_it_is_refused_where_it_cannot_be() -> None:
 
     assert "its rounds are more than one training" in refused(algorithm={"name": "fedmd"})
     assert "its rounds are more than one training" in refused(algorithm={"name": "scaffold"})
-    assert "shows the server only sums" in refused(privacy=[{"name": "two_server"}])
+    uniform = {"name": "fedavg", "weights": "uniform"}
+    noise = {"name": "central_dp", "noise_multiplier": 1.0, "clip": 1.0, "delta": 1e-3, "noise": "seed"}
+    assert "not under 'central_dp'" in refused(privacy=[noise, *MASKED], algorithm=uniform)
+    assert "none is sent" in refused(compression={"name": "clip", "norm": 1.0})
     assert "shows the server only sums" in refused(aggregation={"name": "geometric_median", "pre": "nnm"})
     assert "shows the server only sums" in refused(aggregation={"name": "median"})
     normed = {"model": {"hidden": [8], "norm": "batch"}}

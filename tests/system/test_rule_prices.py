@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedatlas.aggregation import PRE, RULES
+from configured import share_out
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
-from fedatlas.setup.refusals import checked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -52,12 +51,9 @@ def test_the_set_that_is_best_under_its_worst_attack_is_chosen(
 def test_every_set_is_one_that_its_rule_knows_and_the_seeds_differ(
     prices: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for what, sets in prices.CHOICES.items():
-        rule, _, pre = what.partition(" + ")
+    for rule, sets in prices.CHOICES.items():
         for given in sets:
-            checked(parse({**prices.DIGITS, "aggregation": prices.aggregation(rule, pre or "none", **given)}))
-    assert {*RULES} >= {what.partition(" + ")[0] for what in prices.CHOICES}
-    assert {*PRE} >= {what.partition(" + ")[2] for what in prices.CHOICES} - {""}
+            share_out(parse({**prices.DIGITS, "aggregation": prices.aggregation(rule, "none", **given)}))
     monkeypatch.setattr("sys.argv", ["rule_prices.py", "--seeds", "1", "--tuning", "1"])
     with pytest.raises(SystemExit):
         prices.main()

@@ -114,17 +114,20 @@ def unrooted(algorithm: Algorithm, mechanisms: Sequence[Mechanism]) -> str:
 
 
 def by_masks(rule: Rule, mechanisms: Sequence[Mechanism]) -> bool:
-    """Whether a rule works by secure sums under these mechanisms: the geometric median, under secure aggregation only."""
-    return rule.name == "geometric_median" and not rule.pre and [one.name for one in mechanisms] == ["secagg"]
+    """Whether a rule works by secure sums: the geometric median, next to one mechanism that shows only sums and adds no noise."""
+    hides = [one.sums_only == "wholly" and one.noise is None and not at_server(one) for one in mechanisms]
+    return rule.name == "geometric_median" and not rule.pre and hides == [True]
 
 
-def check_masked(where: str, algorithm: Algorithm, transform: Transform | None) -> None:
+def check_masked(where: str, algorithm: Algorithm, transform: Transform | None, mechanism: Mechanism) -> None:
     """Raise ConfigError for a geometric median that cannot be had by secure sums."""
     why = "" if NEAR in algorithm.tasks else why_no_sums(algorithm)
     if transform is not None:
         why = "[compression] shortens changes, and none is sent"
     if why:
-        raise ConfigError(f"{where} under 'secagg': not with '{algorithm.name}': {why}; remove one of the tables.")
+        raise ConfigError(
+            f"{where} under '{mechanism.name}': not with '{algorithm.name}': {why}; remove one of the tables."
+        )
 
 
 def with_root(algorithm: Algorithm) -> Algorithm:
@@ -159,7 +162,7 @@ def check_rule(
             f"{where}: not under '{name}', whose account does not cover the training of public rows; remove one of the two."
         )
     if by_masks(rule, mechanisms):
-        check_masked(where, algorithm, transform)
+        check_masked(where, algorithm, transform, mechanisms[0])
         return
     for one in on_updates(mechanisms):
         if one.sums_only:

@@ -178,7 +178,7 @@ def check_network(module: nn.Module, algorithm: Algorithm, mechanisms: Sequence[
     """
     if NEAR in algorithm.tasks and any(True for _ in module.buffers()):
         raise ConfigError(
-            "aggregation.name = 'geometric_median' under 'secagg': not with batch norm, whose statistics it does not cover; "
+            "aggregation.name = 'geometric_median' by secure sums: not with batch norm, whose statistics it does not cover; "
             "use a model without."
         )
     if algorithm.demands.features and not (hasattr(module, "features") and hasattr(module, "head")):
