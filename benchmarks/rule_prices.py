@@ -114,9 +114,8 @@ def main() -> None:
     pres = ["none", *PRE]
     print(f"\n| rule | {' | '.join(pres)} |\n|---|{'---|' * len(pres)}")
     for rule in RULES:
-        cells = []
-        for pre in pres:
-            cells.append(price(given.out, given.seeds, aggregation(rule, pre, **best.get(rule, {})), free))
+        own = best.get(rule, {})
+        cells = [price(given.out, given.seeds, aggregation(rule, pre, **own), free) for pre in pres]
         print(f"| {rule} | {' | '.join(cells)} |", flush=True)
     ended = os.times()
     print(f"\n{sum(ended[:4]) - sum(began[:4]):.0f} s of processor time")
