@@ -190,9 +190,8 @@ class Task(NamedTuple):
     objective: Callable[..., Tensor] = plain_loss
     direction: Callable[[Tree, Tree, Message, State, Facts], Tree] | None = None
     finish: Callable[[Tree, Work, Message, State, Facts], Finished] = return_model
-    settle: Callable[[Update, Work, Message, State, Facts], State] | None = (
-        None  # state computed from what the server sees
-    )
+    # Computes the state from what the server sees.
+    settle: Callable[[Update, Work, Message, State, Facts], State] | None = None
     options: Local = Local()
     # Parts of individual updates that the server may see; () = it sees only sums, which can be masked.
     shows: tuple[str, ...] = ()
@@ -303,6 +302,7 @@ class Replies(NamedTuple):
     clients: tuple[int, ...]  # parties that answered
     value: Update | None  # the mean or the sum, in float64; None for other reductions, or if nobody answered
     each: Mapping[int, Update]  # "each": the updates; "neighbours": each node's sum, tensors in float64; else empty
+    combine: Callable[..., Update | None] | None = None  # with "each", the run's rule; `reducers.averaged` calls it
 
 
 RoundGenerator = Generator[Ask, Replies, State]
@@ -402,9 +402,9 @@ class Algorithm(NamedTuple):
     fixes: Mapping[str, Any] = {}  # experiment keys the algorithm dictates, e.g. {"local.epochs": 1}
     check: Check | None = None  # asked before data are read, and again when the clients' sizes are known
     # Why it cannot be used with a table or a value of a key, {"compression": "..."}, {"model.bn.local": "..."}, or inside
-    # the chains of FedSeq, {"chain": "..."}. "masks" covers mechanisms that hide updates from the server, "dp" noise at the
-    # level of clients (`fedatlas.setup.mechanism_choice`), and "deployment" runs between real parties
-    # (`fedatlas.deployment.refusals`). Only reasons that the other fields do not imply.
+    # the chains of FedSeq, {"chain": "..."}. "root": rules that train the server's rows. "masks": mechanisms that hide
+    # updates from the server; "dp": noise at the level of clients (`fedatlas.setup.mechanism_choice`); "deployment": runs
+    # between real parties (`fedatlas.deployment.refusals`). Only reasons that the other fields do not imply.
     refuses: Mapping[str, str] = {}
     card: Card = Card()
     # The fields below serve rounds that are not "send the model, train, average".
@@ -415,10 +415,10 @@ class Algorithm(NamedTuple):
     personal: Callable[[Message, State], Tree] | None = None  # may also hold buffers, if they are the client's own
     clusters: Callable[[State], Mapping[int, int]] | None = None  # client -> its cluster
     groups: Callable[[State], Groups] | None = None  # clients that are drawn together, known after `prepare`
-    # In a chain, if clients send more than their model: (the other parts that were received, the client's own update) ->
-    # the parts that it passes on.
+    # In a chain, if clients send more than their model: (other parts received, the own update) -> the parts passed on.
     hand_on: Callable[[Update, Update], Update] | None = None
     asks: Asks | None = None  # asks of its set-up and its rounds; None: `grammar` derives them
+    ruled: bool = False  # whether its server averages what single clients send by `averaged`, so by the run's rule
 
     @property
     def grammar(self) -> Asks | None:

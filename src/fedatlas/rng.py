@@ -4,7 +4,8 @@ No library code sets or reads a global generator. A network's initial weights al
 neither the order of clients, chunks or workers nor other threads change anything (C7). Purposes in use: ``init``,
 ``sampling``, ``shuffle``, ``dropout``, ``augment``, ``failures``, ``partition``, ``split``, ``bootstrap``, ``transform``, ``chain``,
 ``grouping``, ``graph``, ``gossip``, ``compression``, ``matching``, ``models``, ``public``, ``patience``, ``balance``,
-``check``, ``noise``, ``effects``, ``front``, ``track``, ``attack``, ``boosting``, ``forest``, ``tune``, ``fold``, ``race``.
+``check``, ``noise``, ``effects``, ``front``, ``track``, ``attack``, ``boosting``, ``forest``, ``tune``, ``fold``, ``race``,
+``buckets``.
 The union of all rows and the server, which are not clients, shuffle with the streams of client 0.
 """
 

@@ -1,7 +1,8 @@
-"""The rules: by hand, beside byzfl's results, under magnitudes to 1e12, and what breaks them (B1 to B4, B7)."""
+"""The rules: by hand, beside byzfl's results, under magnitudes to 1e12, and what breaks them (B1 to B7)."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedatlas.tree import Tree
 STORED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "support" / "byzfl.json").read_text())
 ROBUST = {"krum": 3, "multi_krum": 3, "trimmed_mean": 3, "median": 3}
 """Rule -> f of ten that it is tried with."""
+LINE = (1.0, 2.0, 7.0)
 
 
 def tree(*numbers: float) -> Tree:
@@ -82,6 +84,67 @@ def test_the_limits_of_the_family_are_its_members() -> None:
     assert same(RULES["trimmed_mean"](f=3).combine(given), median)
 
 
+def test_the_geometric_median_of_three_points_on_a_line_is_the_middle_one() -> None:
+    """Its objective never rises, and weights say which point has most."""
+    line = [tree(x, 2 * x) for x in LINE]
+    found = numbers(RULES["geometric_median"](iterations=200).combine(line))
+    assert found == pytest.approx([2.0, 4.0], abs=1e-3)
+    assert numbers(RULES["geometric_median"](iterations=200).combine(line, [1, 1, 8])) == pytest.approx([7, 14])
+    away = []
+    for steps in range(1, 12):
+        z = numbers(RULES["geometric_median"](iterations=steps).combine(line))
+        away.append(sum(math.dist(z, (x, 2 * x)) for x in LINE))
+    assert all(b <= a + 1e-12 for a, b in itertools.pairwise(away))
+    assert away[-1] < away[0] - 0.1
+
+
+def test_the_geometric_median_turns_with_the_changes() -> None:
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).Q
+    given = torch.randn(6, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    rule = RULES["geometric_median"]()
+    plain, turned = (rule.combine([Tree({"w": x}) for x in rows])["w"] for rows in (given, given @ turn))
+    assert turned.tolist() == pytest.approx((plain @ turn).tolist(), abs=1e-12)
+
+
+def test_four_steps_of_the_geometric_median_by_an_obvious_second_implementation() -> None:
+    given = torch.randn(5, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64).numpy()
+    p, z = [0.1, 0.2, 0.3, 0.3, 0.1], [0.0, 0.0, 0.0]
+    for _ in range(4):
+        beta = [w / max(1e-6, math.dist(z, x)) for w, x in zip(p, given, strict=True)]
+        z = [sum(b * x[i] for b, x in zip(beta, given, strict=True)) / sum(beta) for i in range(3)]
+    found = RULES["geometric_median"]().combine([tree(*x) for x in given], p)
+    assert numbers(found) == pytest.approx(z, rel=1e-12)
+
+
+def test_fltrust_by_hand() -> None:
+    """g0 = (2, 0). (3, 3) has cosine 0.7071 and becomes (2, 2) / 1.4142; (1, 0) becomes (2, 0); (-1, 5) has weight 0."""
+    trust = RULES["fltrust"]()
+    root, c = tree(2, 0), math.sqrt(0.5)
+    found = numbers(trust.combine([tree(3, 3), tree(1, 0), tree(-1, 5)], root=root))
+    assert found == pytest.approx([(c * 2 * c + 2) / (c + 1), c * 2 * c / (c + 1)])
+    more = [tree(3e9, 3e9), tree(1, 0), tree(-1e12, 5e12)]
+    assert numbers(trust.combine(more, root=root)) == pytest.approx(found)  # how long a change is has no effect
+    assert numbers(trust.combine([root], root=root)) == [2.0, 0.0]
+    assert numbers(trust.combine([tree(-1, 0), tree(-9, 4), tree(0, 0)], root=root)) == [2.0, 0.0]  # nobody is trusted
+    held = Changes(root=torch.tensor([2.0, 0.0], dtype=torch.float64))
+    for x in ([3.0, 3.0], [-1.0, 5.0]):
+        held.add(torch.tensor(x, dtype=torch.float64))
+    judged = trust.judge(held, torch.ones(2) / 2, 0)
+    assert judged.weights == (1.0, 0.0)
+    assert judged.chosen == (0,)
+
+
+def test_a_root_is_given_where_it_is_used_and_nowhere_else() -> None:
+    with pytest.raises(ConfigError, match="'fltrust' needs root"):
+        RULES["fltrust"]().combine([tree(1)])
+    with pytest.raises(ConfigError, match="'median' takes no root"):
+        RULES["median"]().combine([tree(1)], root=tree(1))
+    with pytest.raises(ProtocolError, match="differ in their names or shapes"):
+        RULES["fltrust"]().combine([tree(1)], root=tree(1, 2))
+    with pytest.raises(ProtocolError, match="not finite"):
+        RULES["fltrust"]().combine([tree(1)], root=tree(math.nan))
+
+
 # ---------------------------------------------------------------------- beside another implementation
 
 
@@ -93,6 +156,8 @@ def test_the_results_are_those_of_byzfl(case: dict[str, Any]) -> None:
     for name in ("krum", "multi_krum", "trimmed_mean", "median", "mean"):
         found = RULES[name](**asked.get(name, {})).combine(given)
         assert numbers(found) == pytest.approx(case[name], rel=1e-12), name
+    near = RULES["geometric_median"](nu=0.1, iterations=3).combine(given)
+    assert numbers(near) == pytest.approx(case["geometric_median"], rel=1e-9)
 
 
 # ---------------------------------------------------------------------- laws
@@ -105,8 +170,9 @@ def test_the_order_of_clients_does_not_matter_and_equal_changes_are_kept(name: s
     given_ = [Tree({"w": torch.randn(4, generator=stream, dtype=torch.float64)}) for _ in range(n)]
     turned = [given_[i] for i in torch.randperm(n, generator=stream)]
     rule = RULES[name]()
-    assert numbers(rule.combine(given_)) == pytest.approx(numbers(rule.combine(turned)), abs=1e-12)
-    assert numbers(rule.combine([given_[0]] * n)) == pytest.approx(numbers(given_[0]), abs=1e-12)
+    beside = {"root": given_[0]} if rule.rooted else {}
+    assert numbers(rule.combine(given_, **beside)) == pytest.approx(numbers(rule.combine(turned, **beside)), abs=1e-12)
+    assert numbers(rule.combine([given_[0]] * n, **beside)) == pytest.approx(numbers(given_[0]), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -127,6 +193,26 @@ def test_a_rule_breaks_above_it(name: str) -> None:
     """With more hostile changes than half of all, what comes out goes wherever they want."""
     honest, hostile = [tree(0.1 * k) for k in range(4)], [tree(1e6)] * 6
     assert numbers(RULES[name](f=3).combine([*honest, *hostile]))[0] > 1e5
+
+
+@pytest.mark.parametrize("magnitude", [1.0, 1e3, 1e6, 1e12])
+def test_the_geometric_median_and_fltrust_are_bounded_whatever_the_hostile_ones_hold(magnitude: float) -> None:
+    """Three of ten: after the first step z lies within 3 lengths of unit steps; FLTrust is never longer than the root's change."""
+    honest = [tree(1 + 0.1 * k, -1 + 0.1 * k) for k in range(7)]
+    for hostile in ([tree(magnitude, -magnitude)] * 3, [tree(-magnitude * (k + 1), 0) for k in range(3)]):
+        for name, beside in (("geometric_median", {}), ("fltrust", {"root": tree(1.2, -0.8)})):
+            found = numbers(RULES[name]().combine([*hostile, *honest], **beside))
+            assert math.hypot(*found) < 2.5, name
+
+
+def test_the_geometric_median_breaks_above_half_and_by_a_weight_that_is_a_lie() -> None:
+    """With six of ten it goes where they want. So it does with one of ten that claims more rows than all others."""
+    honest, far = [tree(0.1 * k) for k in range(4)], tree(1e6)
+    rule = RULES["geometric_median"](iterations=300)
+    assert numbers(rule.combine([*honest, *[far] * 6]))[0] > 1e5
+    others = [tree(0.1 * k) for k in range(9)]
+    assert numbers(rule.combine([*others, far]))[0] < 1
+    assert numbers(rule.combine([*others, far], [*[1.0] * 9, 20.0]))[0] > 1e5
 
 
 def test_the_mean_breaks_with_one_and_clipping_bounds_what_one_can_do() -> None:
@@ -203,7 +289,7 @@ def test_parts_of_an_update_are_judged_under_one_selection() -> None:
 def test_spilled_changes_give_the_same_bits() -> None:
     stream = torch.Generator().manual_seed(3)
     vectors = [torch.randn(20_000, generator=stream, dtype=torch.float64) for _ in range(9)]
-    held, spilled = Changes(), Changes(budget=200_000)
+    held, spilled = Changes(root=vectors[0]), Changes(budget=200_000, root=vectors[0])
     for vector in vectors:
         held.add(vector)
         spilled.add(vector)

@@ -283,7 +283,7 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ({"attack": [{**FLIP}], "data": {"name": "diabetes_lars"}}, "the target of 'diabetes_lars' is a number"),
         ({"aggregation": {"name": "krum", "f": 2}}, "'krum' with f = 2 needs 2 f \\+ 3 changes or more, not 6 clients"),
         ({"aggregation": {"name": "median", "f": 3}}, "needs more than 2 f changes, not 6"),
-        ({"aggregation": {"name": "fltrust"}}, "not in this version"),
+        ({"aggregation": {"name": "fltrust"}}, "add a table \\[public\\]"),
         ({"aggregation": {"name": "medain"}}, "did you mean 'median'"),
         ({"aggregation": {"name": "norm_clip", "f": 1}}, "unknown key 'aggregation.f'"),
         ({"aggregation": {"name": "median"}, "privacy": [{"name": "secagg"}]}, "not under 'secagg'"),
@@ -294,7 +294,6 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
         ({"aggregation": {"name": "median"}, "algorithm": {"name": "hwfedavg"}}, "the method consists in its weights"),
         ({"aggregation": {"name": "krum"}, "algorithm": {"name": "nwfedavg"}}, "the method consists in its weights"),
         ({"aggregation": {"name": "krum", "f": 1}, "algorithm": {"name": "gossip"}}, "not 3 models that a node hears"),
-        ({"aggregation": {"name": "median"}, "algorithm": {"name": "cfl"}}, "averages individual models itself"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(tables: dict[str, Any], said: str, tmp_path: Path) -> None:

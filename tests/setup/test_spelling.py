@@ -22,6 +22,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "parties": {"name": "a", "path": "x", "id": "i"},
     "observe": {"roles": ["server"]},
     "tracking": {"name": "mlflow"},
+    "aggregation": {"name": "median"},
 }
 """Keys without which a table is refused first."""
 KNOWN = json.loads(spelling.LIST.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from fedatlas import spelling
-from fedatlas.aggregation import REDUCERS, rules
+from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.rules import RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
@@ -91,7 +91,7 @@ def known_names() -> dict[str, Any]:
             "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
             "mechanisms": {name: one.limits.deployed for name, one in every().items()},
         },
-        "elsewhere": [VERTICAL, *SCHEMES, *LATER_ATTACKS, *rules.LATER],
+        "elsewhere": [VERTICAL, *SCHEMES, *LATER_ATTACKS],
     }
 
 

@@ -65,6 +65,11 @@ def flat(update: Any, base: Any = None) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
+def difference(update: Any, base: Any) -> Any:
+    """Return ``update - base`` in float64, with the update's names; whole numbers are those of the update."""
+    return rebuilt(flat(update, base), update)
+
+
 def numbers(x: Any) -> Tensor:
     """Return a leaf's numbers, in float64."""
     return x.double().reshape(-1) if isinstance(x, Tensor) else torch.tensor([float(x)], dtype=torch.float64)
@@ -86,10 +91,13 @@ def rebuilt(vector: Tensor, like: Any) -> Any:
 
 
 class Changes:
-    """Vectors of one length, in float64: in memory up to a budget of bytes, the rest in a file that is deleted with them."""
+    """Vectors of one length, in float64: in memory up to a budget of bytes, the rest in a file that is deleted with them.
 
-    def __init__(self, budget: int = 4 << 30) -> None:
-        self.budget = budget
+    ``root``: the change of the server's own rows, for a rule that trusts it. ``seed``: of the draws of what comes before a rule.
+    """
+
+    def __init__(self, budget: int = 4 << 30, root: Tensor | None = None, seed: int = 0) -> None:
+        self.budget, self.root, self.seed = budget, root, seed
         self.size = 0  # of a vector
         self._rows: list[Tensor] = []
         self._file: Any = None
@@ -117,6 +125,37 @@ class Changes:
         """Return whether every number is finite."""
         return all(map(finite, self._rows))
 
+    def gram(self) -> Tensor:
+        """Return the inner products of all pairs, (n, n)."""
+        found = torch.zeros(len(self), len(self), dtype=torch.float64)
+        for block in self.blocks():
+            found += block @ block.T
+        return found
+
+    def norms(self) -> Tensor:
+        """Return the Euclidean length of each vector, (n,)."""
+        return torch.tensor([float(row.norm()) for row in self._rows], dtype=torch.float64)
+
+    def products(self, vector: Tensor) -> Tensor:
+        """Return the inner product of each vector with another one, (n,)."""
+        return torch.tensor([float(row @ vector) for row in self._rows], dtype=torch.float64)
+
+    def combined(self, weights: Tensor) -> Tensor:
+        """Return sum w_k x_k, in the order of the vectors."""
+        total = torch.zeros(self.size, dtype=torch.float64)
+        for k, weight in enumerate(weights.tolist()):
+            if weight:
+                total.add_(self._rows[k], alpha=weight)
+        return total
+
+    def distances(self, to: Tensor) -> Tensor:
+        """Return the distance of each vector to another one, (n,)."""
+        squares, at = torch.zeros(len(self), dtype=torch.float64), 0
+        for block in self.blocks():
+            end = at + block.shape[1]
+            squares, at = squares + (block - to[at:end]).square_().sum(dim=1), end
+        return squares.sqrt()
+
     def _spilled(self, vector: Tensor) -> Tensor:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="fedatlas-changes-")  # noqa: SIM115  (lives as long as the vectors)
@@ -125,3 +164,39 @@ class Changes:
         self._file.write(vector.numpy().tobytes())
         self._file.flush()
         return torch.from_numpy(np.memmap(self._file, np.float64, "r+", offset=at, shape=(self.size,)))
+
+
+class Mixed(Changes):
+    """Vectors M x of others x, which are not held a second time. ``matrix``: M, (rows, n)."""
+
+    def __init__(self, of: Changes, matrix: Tensor) -> None:
+        super().__init__(of.budget, of.root, of.seed)
+        self.of, self.matrix, self.size = of, matrix, of.size
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def row(self, k: int) -> Tensor:
+        """Return the k-th vector."""
+        return self.of.combined(self.matrix[k])
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield all vectors, some coordinates at a time, (rows, coordinates)."""
+        for block in self.of.blocks():
+            yield self.matrix @ block
+
+    def gram(self) -> Tensor:
+        """Return the inner products of all pairs, (rows, rows)."""
+        return self.matrix @ self.of.gram() @ self.matrix.T
+
+    def norms(self) -> Tensor:
+        """Return the Euclidean length of each vector, (rows,)."""
+        return self.distances(torch.zeros(self.size, dtype=torch.float64))
+
+    def products(self, vector: Tensor) -> Tensor:
+        """Return the inner product of each vector with another one, (rows,)."""
+        return self.matrix @ self.of.products(vector)
+
+    def combined(self, weights: Tensor) -> Tensor:
+        """Return sum w_i (M x)_i."""
+        return self.of.combined(self.matrix.T @ weights)

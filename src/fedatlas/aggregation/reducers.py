@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedatlas.aggregation.changes import Place, map_leaves
-from fedatlas.algorithm import Mixing, Update
+from fedatlas.algorithm import Mixing, Replies, Update
 from fedatlas.errors import ProtocolError
 from fedatlas.tree import Tree
 
@@ -130,6 +130,22 @@ class WeightedSum:
     def add(self, update: Update, coefficients: Coefficient) -> None:
         """Add ``coefficient * update``."""
         self.total = added(self.total, update, coefficients)
+
+
+def averaged(
+    replies: Replies, parts: Mapping[int, Update], weights: Mapping[int, float], base: Update, where: str
+) -> Any:
+    """Return single updates as one, in float64: their sum by weights that sum to one, in order, or what the run's rule makes of them.
+
+    ``parts``: client -> a part of what ``each`` gave. ``base``: what they have changed, {} for parts that are no changes. ``where``:
+    what is averaged, for the record. None if the rule cannot judge so few: what is averaged then stays as it was.
+    """
+    if replies.combine is not None:
+        return replies.combine(parts, weights, base, where)
+    total = WeightedSum()
+    for k, part in parts.items():
+        total.add(part, weights[k])
+    return total.total
 
 
 def _weighted(client: int, update: Update, coefficient: Coefficient) -> tuple[Update, Coefficient]:

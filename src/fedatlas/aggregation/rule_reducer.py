@@ -8,13 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation.changes import Changes, Place, counts, flat, leaves, map_leaves, rebuilt
+from fedatlas.aggregation.changes import Changes, Place, counts, finite, flat, leaves, map_leaves, rebuilt
 from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer, collected, kept, part_of, scaled
 from fedatlas.aggregation.rules import Rule, RuleResult, shares
 from fedatlas.algorithm import Update
+from fedatlas.errors import ProtocolError
+from fedatlas.rng import derive
 
 Base = Callable[[int, Update], Any]
 """(client, its update) -> the base of its parts' changes; a part without one is judged unchanged."""
+
+NO_ROOT = "the training of the public rows gave no finite model to compare with"
 
 
 class RuleReduction:
@@ -23,8 +27,9 @@ class RuleReduction:
     value = S (base + rule(changes)),  with S the sum of the coefficients: 1 for models, 1/K for each of SCAFFOLD's m controls.
     """
 
-    def __init__(self, rule: Rule, base: Base, budget: int) -> None:
+    def __init__(self, rule: Rule, base: Base, budget: int, root: Update | None = None, seed: int = 0) -> None:
         self.rule, self.base, self.budget = rule, base, budget
+        self.root, self.seed = root, seed  # the change of the server's own rows; of what comes before the rule
         self.refused = ""  # why the rule could not judge; the round then changes nothing
         self.weights: dict[int, float] = {}  # of the clients, as set by the rule
         self.unchosen: set[int] = set()  # clients whose whole change was not selected
@@ -37,8 +42,20 @@ class RuleReduction:
         """Return the reducer that replaces ``neighbours``: each node judges all it receives, and itself, relative to its own update."""
         return Reducer("neighbours", kept, collected, self._mixed, single=False)
 
+    def of(self, parts: Mapping[int, Update], weights: Mapping[int, float], where: str) -> Update | None:
+        """Return the updates of ``parts`` as one, for an algorithm that averages them itself; None if the rule cannot judge."""
+        held = HeldUpdates(self.budget, self.seed)
+        for client, update in parts.items():
+            held.add(client, update, self.base(client, update), weights[client])
+        if why := self.rule.refusal(len(held.clients)):
+            self.refused = f"{why} ({where})"
+            return None
+        found = held.judged(self.rule)
+        self.unchosen = _left(held.clients, found)
+        return held.value(found)
+
     def _held(self, so_far: HeldUpdates | None, one: tuple[int, Update, Coefficient]) -> HeldUpdates:
-        held = so_far or HeldUpdates(self.budget)
+        held = so_far or HeldUpdates(self.budget, self.seed)
         client, update, coefficient = one
         held.add(client, update, self.base(client, update), coefficient)
         return held
@@ -46,7 +63,10 @@ class RuleReduction:
     def _close(self, held: HeldUpdates | None, closing: Closing) -> Reduced:
         if held is None:
             return Reduced()
-        if why := self.rule.refusal(len(held.clients)):
+        if self.rule.rooted:
+            held.changes.root = rooted(self.root, held.like)
+        astray = self.rule.rooted and held.changes.root is None
+        if why := NO_ROOT if astray else self.rule.refusal(len(held.clients)):
             self.refused = why
             return Reduced()
         found = held.judged(self.rule)
@@ -66,7 +86,7 @@ class RuleReduction:
                 self.refused = f"{why} (node {receiver})"
                 taken |= set(senders)
                 continue
-            own = HeldUpdates(self.budget)
+            own = HeldUpdates(self.budget, derive(self.seed, "buckets", receiver))
             for sender in senders:
                 own.add(sender, held[sender], held.get(receiver), row[sender])
             found = own.judged(self.rule)
@@ -79,8 +99,8 @@ class RuleReduction:
 class HeldUpdates:
     """Updates waiting for each other: their changes as vectors, and what is needed to turn the result into an update."""
 
-    def __init__(self, budget: int) -> None:
-        self.changes = Changes(budget)
+    def __init__(self, budget: int, seed: int = 0) -> None:
+        self.changes = Changes(budget, seed=seed)
         self.clients: list[int] = []
         self.coefficients: list[Coefficient] = []
         self.bases: list[Any] = []
@@ -110,12 +130,12 @@ class HeldUpdates:
     def value(self, found: RuleResult) -> Update:
         """Return base + change, in float64. For whole numbers, the largest of those chosen, or the middle one if all are included."""
         change, base = rebuilt(found.value, self.like), self._base(found)
-        rows = list(found.chosen) if found.chosen is not None else range(len(self.clients))
+        rows = list(found.chosen or range(len(self.clients)))
 
         def join(path: Place, x: Any) -> Any:
             if counts(x):
                 every = torch.stack([self.whole[k][path] for k in rows]).sort(dim=0).values
-                return every[-1] if found.chosen is not None else every[(len(every) - 1) // 2]
+                return every[-1] if found.chosen else every[(len(every) - 1) // 2]
             if path not in base:
                 return x
             return x + (base[path].double() if isinstance(x, Tensor) else base[path])
@@ -141,3 +161,12 @@ class HeldUpdates:
 def _left(clients: list[int], found: RuleResult) -> set[int]:
     """Return the clients that a selection left out."""
     return set() if found.chosen is None else {k for at, k in enumerate(clients) if at not in found.chosen}
+
+
+def rooted(root: Update | None, like: Update) -> Tensor | None:
+    """Return the root's change as one vector, by the names of a client's; None without one that is finite."""
+    known = dict(leaves(root or {}))
+    if odd := sorted("/".join(path) for path, _ in leaves(like) if known and path not in known):
+        raise ProtocolError(f"clients send '{odd[0]}', which the training of the public rows does not give.")
+    vector = flat(map_leaves(lambda path, x: known[path], like)) if known else None
+    return vector if vector is not None and finite(vector) else None

@@ -1,17 +1,20 @@
 """Robust rules: combine the clients' changes so that a few hostile ones have limited effect. `fedatlas list rules` prints this table.
 
-============  ===============================================================================  ===========================
-mean          sum p_k x_k: one hostile client can move it arbitrarily far                      C3
-krum          the change with the smallest sum of squares to its n - f - 2 nearest ones        B1, Blanchard et al. 2017
-multi_krum    the mean of the q changes with the smallest such sums                            B2, as Krum
-trimmed_mean  of each coordinate the mean without its f largest and f smallest values          B3, Yin et al. 2018
-median        of each coordinate the middle value, or the mean of the middle two               B4, as the trimmed mean
-norm_clip     the mean of changes shortened to a length M                                      B7, Sun et al. 2019
-============  ===============================================================================  ===========================
+================  ===========================================================================  ===========================
+mean              sum p_k x_k: one hostile client can move it arbitrarily far                  C3
+krum              the change with the smallest sum of squares to its n - f - 2 nearest ones    B1, Blanchard et al. 2017
+multi_krum        the mean of the q changes with the smallest such sums                        B2, as Krum
+trimmed_mean      of each coordinate the mean without its f largest and f smallest values      B3, Yin et al. 2018
+median            of each coordinate the middle value, or the mean of the middle two           B4, as the trimmed mean
+geometric_median  near the point with the smallest sum of p_k times the distance to x_k        B5, Pillutla et al. 2022
+fltrust           the mean of changes as long as g_0, weighted by max(0, cos(x_k, g_0))        B6, Cao et al. 2021
+norm_clip         the mean of changes shortened to a length M                                  B7, Sun et al. 2019
+================  ===========================================================================  ===========================
 
-``x_k`` is the change of client k, n the number of changes, f how many of them are assumed hostile. All arithmetic is in float64.
-Only ``mean`` and ``norm_clip`` use weights, which a hostile client could choose. Coordinate-wise rules treat each coordinate
-separately; the others make one selection, or use one length, for all parts together.
+``x_k`` is the change of client k, n the number of changes, f how many of them are assumed hostile, g_0 the change of the server's own
+rows. All arithmetic is in float64. Only ``mean``, ``geometric_median`` and ``norm_clip`` use weights, which a hostile client could
+choose. Coordinate-wise rules treat each coordinate separately; the others make one selection, or use one length, for all parts
+together. `before_rule.py` has what can be done to changes before a rule.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation.changes import Changes, flat, rebuilt, shape_of
+from fedatlas.aggregation.changes import Changes, finite, flat, rebuilt, shape_of
 from fedatlas.errors import ConfigError, ProtocolError
 from fedatlas.registry import Count, Positive, Whole
 
@@ -53,6 +56,19 @@ class Rule(NamedTuple):
     fewest: Callable[[int], int] = lambda f: 1  # fewest changes needed for f
     needs: str = ""  # the same in words
     weighted: bool = False  # whether it uses the weights
+    rooted: bool = False  # whether it needs the change of the server's own rows, `Changes.root`
+    pre: str = ""  # what is done to the changes first (`before_rule.py`)
+    bucket: int = 1  # changes that reach the judge as one
+
+    @property
+    def judges(self) -> bool:
+        """Return whether it is more than the weighted mean, so that it needs all changes at once."""
+        return self.name != "mean" or bool(self.pre)
+
+    @property
+    def title(self) -> str:
+        """Return its name, with what comes before it."""
+        return f"{self.pre} and {self.name}" if self.pre else self.name
 
     def tolerated(self, n: int) -> int:
         """Return the f assumed for n changes."""
@@ -60,15 +76,21 @@ class Rule(NamedTuple):
 
     def refusal(self, n: int) -> str:
         """Return why n changes are too few; "" if they are enough."""
-        f = self.tolerated(n)
-        return "" if n >= self.fewest(f) else f"'{self.name}' with f = {f} needs {self.needs}, not {n}"
+        f, rows = self.tolerated(n), math.ceil(n / self.bucket)
+        said = f"{rows}, in buckets of {self.bucket}: {n}" if self.bucket > 1 else str(n)
+        return "" if rows >= self.fewest(f) else f"'{self.title}' with f = {f} needs {self.needs}, not {said}"
 
     def combine(
         self,
         changes: Sequence[Any] | Mapping[Any, Any],
         weights: Sequence[float] | Mapping[Any, float] | None = None,
+        *,
+        root: Any = None,
+        seed: int = 0,
     ) -> Any:
         """Combine many changes to one, in float64: ``changes`` are trees (or updates: parts by name), ``weights`` one number each.
+
+        ``root``: the change of the server's own rows, for ``fltrust``. ``seed``: of the draw of buckets.
 
         Weights are finite, 0 or more, not all 0, and are normalised to sum to one; by default they are equal. Those of changes
         by name may be given by the same names. ConfigError for other weights, and if f is too large for the number of changes;
@@ -88,12 +110,16 @@ class Rule(NamedTuple):
                 raise ConfigError("weights are finite numbers of 0 or more, and at least one is above 0.")
         if why := self.refusal(len(given)):
             raise ConfigError(f"{why}.")
-        if any(shape_of(each) != shape_of(given[0]) for each in given):
+        if self.rooted != (root is not None):
+            raise ConfigError(
+                f"'{self.name}' {'needs root, the change of the server' if self.rooted else 'takes no root'}."
+            )
+        if any(shape_of(each) != shape_of(given[0]) for each in (*given, *([] if root is None else [root]))):
             raise ProtocolError("the changes differ in their names or shapes: a rule combines changes of one model.")
-        held = Changes()
+        held = Changes(root=None if root is None else flat(root), seed=seed)
         for each in given:
             held.add(flat(each))
-        if not held.finite():
+        if not held.finite() or (held.root is not None and not finite(held.root)):
             raise ProtocolError("a change holds numbers that are not finite: leave it out.")
         found = self.judge(held, shares(weights, len(given)), self.tolerated(len(given)))
         return rebuilt(found.value, given[0])
@@ -110,10 +136,7 @@ def shares(weights: Sequence[float] | None, n: int) -> Tensor:
 
 def squares(changes: Changes) -> Tensor:
     """Return ||x_i - x_j||^2 of all pairs, (n, n)."""
-    n = len(changes)
-    gram = torch.zeros(n, n, dtype=torch.float64)
-    for block in changes.blocks():
-        gram += block @ block.T
+    gram = changes.gram()
     own = gram.diagonal()
     return (own[:, None] + own[None, :] - 2 * gram).clamp_(min=0.0)
 
@@ -132,17 +155,8 @@ def _nearest(changes: Changes, f: int, count: int) -> RuleResult:
     chosen = tuple(sorted(int(k) for k in order))
     weights = torch.zeros(n, dtype=torch.float64)
     weights[list(chosen)] = 1 / count
-    value = changes.row(chosen[0]) if count == 1 else _summed(changes, weights)
+    value = changes.row(chosen[0]) if count == 1 else changes.combined(weights)
     return RuleResult(value, tuple(weights.tolist()), chosen)
-
-
-def _summed(changes: Changes, weights: Tensor) -> Tensor:
-    """Return sum w_k x_k, in the order of the changes."""
-    total = torch.zeros(changes.size, dtype=torch.float64)
-    for k, weight in enumerate(weights.tolist()):
-        if weight:
-            total.add_(changes.row(k), alpha=weight)
-    return total
 
 
 def _sorted(changes: Changes) -> Iterator[np.ndarray[Any, Any]]:
@@ -167,7 +181,7 @@ def _middle(changes: Changes, cut: int) -> RuleResult:
 def mean() -> Rule:
     """The weighted mean: no defence, but the reference for all others."""
     said = "The server took the **weighted mean**, which is no defence: it leaves out only invalid updates."
-    return Rule("mean", said, lambda x, p, f: RuleResult(_summed(x, p), tuple(p.tolist())), 0, weighted=True)
+    return Rule("mean", said, lambda x, p, f: RuleResult(x.combined(p), tuple(p.tolist())), weighted=True)
 
 
 def krum(*, f: Count | None = None) -> Rule:
@@ -214,6 +228,47 @@ def median(*, f: Count | None = None) -> Rule:
     )
 
 
+def geometric_median(*, nu: Positive = 1e-6, iterations: Whole = 4) -> Rule:
+    """Near the point whose distances to the changes, each times its client's weight, have the smallest sum.
+
+    z = 0; then ``iterations`` times beta_k = p_k / max(nu, ||z - x_k||), z = sum beta_k x_k / sum beta_k (smoothed Weiszfeld).
+
+    nu: smallest distance that counts (Euclidean norm over all parts).
+    iterations: number of such steps, from no change.
+    """
+
+    def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
+        z, beta = torch.zeros(changes.size, dtype=torch.float64), weights
+        for _ in range(iterations):
+            beta = weights / changes.distances(z).clamp(min=nu)
+            beta = beta / beta.sum()
+            z = changes.combined(beta)
+        return RuleResult(z, tuple(beta.tolist()))
+
+    said = (
+        "The server took a point near the **geometric median**, whose distances to all changes have the smallest sum."
+    )
+    return Rule("geometric_median", said, judge, weighted=True)
+
+
+def fltrust() -> Rule:
+    """The mean of the changes that point the way of the server's own, on public rows, and made as long as it."""
+
+    def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
+        root, norms = changes.root, changes.norms().clamp(min=1e-300)
+        assert root is not None
+        length = float(root.norm())
+        trust = (changes.products(root) / (norms * max(length, 1e-300))).clamp(min=0.0)
+        if not (total := float(trust.sum())):
+            return RuleResult(root.clone(), (0.0,) * len(changes), ())
+        trust = trust / total
+        chosen = tuple(k for k, x in enumerate(trust.tolist()) if x)
+        return RuleResult(changes.combined(trust * (length / norms)), tuple(trust.tolist()), chosen)
+
+    said = "The server took the mean of changes **as long as its own and weighted by how much they point its way** (FLTrust)."
+    return Rule("fltrust", said, judge, rooted=True)
+
+
 def norm_clip(*, bound: Positive | None = None) -> Rule:
     """The weighted mean of changes that the server shortens to one length, so no client moves the model further than that.
 
@@ -221,13 +276,13 @@ def norm_clip(*, bound: Positive | None = None) -> Rule:
     """
 
     def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
-        norms = torch.tensor([float(changes.row(k).norm()) for k in range(len(changes))], dtype=torch.float64)
+        norms = changes.norms()
         most = float(norms.quantile(0.5)) if bound is None else bound
         factors = (most / norms.clamp(min=1e-300)).clamp(max=1.0)
-        return RuleResult(_summed(changes, weights * factors), tuple(weights.tolist()))
+        return RuleResult(changes.combined(weights * factors), tuple(weights.tolist()))
 
     said = "The server **shortened every change to one length** before it took the weighted mean."
-    return Rule("norm_clip", said, judge, 0, weighted=True)
+    return Rule("norm_clip", said, judge, weighted=True)
 
 
 def _of_krum(f: int) -> int:
@@ -244,8 +299,7 @@ RULES: Mapping[str, Callable[..., Rule]] = {
     "multi_krum": multi_krum,
     "trimmed_mean": trimmed_mean,
     "median": median,
+    "geometric_median": geometric_median,
+    "fltrust": fltrust,
     "norm_clip": norm_clip,
 }
-
-LATER = ("geometric_median", "fltrust")
-"""Planned rules, not supported in this version: refused as such."""

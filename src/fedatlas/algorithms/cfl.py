@@ -48,6 +48,7 @@ from fedatlas.weighting import Weighting
 
 Linkage = Literal["single", "complete"]
 TWO = 2
+PLACE = Task(shows=("model",), sealing=Sealing(remembered=False))  # the same work as training, whose result is dropped
 # A new client goes down the tree, whose splits are fewer than the clients.
 ASKS = Asks((Form("place", "each", most="clients"), Form("train", "each")))
 NEVER = "No cluster can be split: algorithm.after_round = {} and the run has {} rounds."
@@ -97,7 +98,7 @@ def cfl(
             if round.number > after_round and len(held) > TWO and set(held) <= set(replies.clients):
                 server = divided(server, name, held, replies, round, how)
         names = {k: server["cluster"][str(k)] for k in replies.clients}
-        return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
+        return shared.whole_mean(shared.renewed(server, replies, names, round.sizes, weights))
 
     def server_init(models: Models, facts: ServerFacts) -> State:
         return {**shared.first_state([models["global"]]), "splits": []}
@@ -109,16 +110,14 @@ def cfl(
         "cfl",
         rounds=rounds,
         asks=ASKS,
-        tasks={
-            "train": Task(shows=("model",)),
-            "place": Task(shows=("model",), sealing=Sealing(remembered=False)),
-        },  # the same work as training, whose result is dropped
+        tasks={"train": Task(shows=("model",)), "place": PLACE},
         server_init=server_init,
         broadcast=shared.of_client,
         models=shared.models,
         clusters=shared.assignment,
         personal=lambda message, client: whole_model(message),
         fixes={"cohort.fraction": 1.0, "cohort.size": None},
+        ruled=True,
         card=Card(
             "clustering: multitask", leaves="the local model, which the server sees client by client", notices=notices
         ),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation.reducers import WeightedSum
+from fedatlas.aggregation.reducers import WeightedSum, averaged
 from fedatlas.algorithm import Message, Models, Replies, State, Update
 from fedatlas.algorithms.whole_models import model_part, whole_model
 from fedatlas.rounds import cast_like
@@ -71,18 +71,23 @@ def mean(parts: Mapping[str, Update], weight: Mapping[str, float], like: Update)
 
 
 def renewed(server: State, replies: Replies, names: Belonging, sizes: Mapping[int, int], weights: Weighting) -> State:
-    """Return the server after a round: each cluster is the mean of its members' models, or unchanged if no member returned."""
+    """Return the server after a round: each cluster is the mean of its members' models, or what the run's rule makes of them.
+
+    It is unchanged if no member returned, or too few for the rule.
+    """
     weight = {k: float(sizes[k]) if weights == "samples" else 1.0 for k in replies.clients}
     after = {**server, "rows": {**server["rows"], **{str(k): sizes[k] for k in replies.clients}}}
     after["cluster"] = {**server["cluster"], **{str(k): names[k] for k in replies.clients}}
     clusters = dict(server["clusters"])
     for name, held in members({k: names[k] for k in replies.clients}).items():
-        got = {str(k): replies.each[k] for k in held}
-        clusters[name] = mean(got, {str(k): weight[k] for k in held}, {**of_all(server), **clusters[name]})
+        total, old = sum(weight[k] for k in held), {**of_all(server), **clusters[name]}
+        got, share = {k: model_part(replies.each[k]) for k in held}, {k: weight[k] / total for k in held}
+        new = averaged(replies, got, share, model_part(old), f"cluster {name}")
+        clusters[name] = clusters[name] if new is None else cast_like(new, old)
     return {**after, "clusters": clusters}
 
 
-def averaged(server: State) -> State:
+def whole_mean(server: State) -> State:
     """Return the federation's model: the mean of the clusters' models by their members' examples."""
     held = rows_of_clusters(server)
     parts = {name: {**of_all(server), **server["clusters"][name]} for name in held}

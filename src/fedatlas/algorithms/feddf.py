@@ -28,7 +28,7 @@ import math
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from fedatlas.aggregation.reducers import WeightedSum
+from fedatlas.aggregation import reducers
 from fedatlas.algorithm import (
     SERVER,
     Algorithm,
@@ -51,6 +51,7 @@ from fedatlas.algorithm import (
     Solver,
     State,
     Task,
+    Update,
 )
 from fedatlas.algorithms import architectures
 from fedatlas.algorithms.distillation import WHOLE_MODELS, distance, fitting, scores_of
@@ -108,6 +109,7 @@ def feddf(
         models=architectures.models,
         demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}, public_labels=False),
         refuses=WHOLE_MODELS,
+        ruled=True,
         card=Card(
             "distillation",
             leaves="the local model, which the server sees client by client",
@@ -126,30 +128,34 @@ SCORE = Question(scores, data="public", passes=1.0)
 
 
 def averaged(algorithm: Algorithm, server: State, replies: Replies, name: str, round: Round) -> State:
-    """Return FedAvg's step of one architecture, from its clients' local models; unchanged without any."""
+    """Return FedAvg's step of one architecture, from its clients' local models; unchanged without any, or with too few for a rule."""
     mine = tuple(k for k in replies.clients if architectures.owner(server, k) == name)
     state = model_part(architectures.states(server)[name])
     if not mine:
         return state
     share: Coefficients = algorithm.weigh(round._replace(cohort=mine))  # type: ignore[assignment]  # one part: models
-    total = WeightedSum()
-    for k in mine:
-        total.add(replies.each[k], share[k])
-    mean = replies._replace(clients=mine, value=total.total)
+    value = reducers.averaged(replies, {k: replies.each[k] for k in mine}, share, state, f"architecture {name}")
+    mean = replies._replace(clients=mine, value=value)
     return updated(algorithm, state, mean, returned(round, mean))
 
 
 def distilled(
     server: State, students: Mapping[str, State], replies: Replies
 ) -> Generator[Ask, Replies, dict[str, State]]:
-    """Return the means after learning from the mean logits of all local models. The server does this work: no bytes."""
-    total, m = WeightedSum(), len(replies.clients)
+    """Return the means after learning from the mean logits of all local models. The server does this work: no bytes.
+
+    Under a rule it combines the logits. With too few models for it nothing is learnt.
+    """
+    heard = dict[int, Update]()
     for k in replies.clients:
         told, of = {SERVER: replies.each[k]}, architectures.at(server, SERVER, architectures.owner(server, k))
         scored = yield Ask((SERVER,), "score", told, "each", architectures=of)
-        total.add(scored.each[SERVER], 1 / m)
+        heard[k] = scored.each[SERVER]
+    found = reducers.averaged(replies, heard, dict.fromkeys(heard, 1 / len(heard)), {}, "scores")
+    if found is None:
+        return dict(students)
     after, like = dict[str, State](), next(iter(replies.each.values()))["model"]
-    teacher = {"teacher": cast_like(total.total["scores"], next(iter(like.values())))}
+    teacher = {"teacher": cast_like(found["scores"], next(iter(like.values())))}
     for name, student in students.items():
         at = architectures.at(server, SERVER, name)
         got = yield Ask((SERVER,), "distil", {SERVER: {**student, **teacher}}, "each", architectures=at)

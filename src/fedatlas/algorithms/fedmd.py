@@ -67,6 +67,10 @@ from fedatlas.tree import Tree
 from fedatlas.weighting import weighting
 
 BATCH, STEPS, RATE, WITHOUT_GAIN = 256, 19, 1e-3, 3
+REFUSES = {
+    "compression": "its clients send class scores of public rows and not a change of a model",
+    **WHOLE_MODELS,
+}
 
 
 def fedmd(
@@ -110,13 +114,11 @@ def fedmd(
         client_init=lambda params, facts: {"model": params},
         broadcast=lambda server, client_id: {},
         weigh=weighting("uniform"),
+        ruled=True,
         models=lambda server: {},
         personal=lambda message, client: whole_model(client),
         demands=Demands(classes=True, mixed=True, public={"from": "test", "per_class": 20}),
-        refuses={
-            "compression": "its clients send class scores of public rows and not a change of a model",
-            **WHOLE_MODELS,
-        },
+        refuses=REFUSES,
         card=Card(
             "distillation",
             keeps="its own model",

@@ -64,6 +64,7 @@ def fednova(*, mu: Rate = 0.0, weights: Weighting = "samples") -> Algorithm:
         refuses={
             "compression.clip": "the change would be clipped after division by its steps, and the server multiplies by them again",
             "model.bn.local": "it adds up the clients' moves, and layers that stay with the clients have no sum",
+            "root": "its clients send a change and its divisor, which public rows do not give",
             "chain": "its clients send a change and its divisor, but a chain passes on a model",
             "dp": "its clients' divisors, which count their steps, are not part of the model and would leave without noise",
         },

@@ -43,8 +43,9 @@ from typing import Any, Literal
 
 import torch
 
-from fedatlas.aggregation.reducers import WeightedSum
+from fedatlas.aggregation import reducers
 from fedatlas.algorithm import (
+    SERVER,
     Algorithm,
     Ask,
     Card,
@@ -53,6 +54,7 @@ from fedatlas.algorithm import (
     Message,
     Models,
     Question,
+    Replies,
     Round,
     RoundGenerator,
     ServerFacts,
@@ -165,10 +167,11 @@ def fedseq_inter(
             slot = slots[chain.unit]
             bank[slot], held[slot] = kept(algorithm, replies.each[chain.order[-1]]), chain.unit
             omega[slot] = omega.get(slot, 0) + chain.examples
-        return averaged({**server, "bank": bank, "omega": omega, "held": held}) if bank else server
+        drawn = {slots[chain.unit]: chain.order[-1] for chain in chains}
+        return averaged({**server, "bank": bank, "omega": omega, "held": held}, replies, drawn) if bank else server
 
     return local._replace(
-        name="fedseq_inter", server_init=server_init, rounds=rounds, tasks={**local.tasks, "train": train}
+        name="fedseq_inter", server_init=server_init, rounds=rounds, tasks={**local.tasks, "train": train}, ruled=True
     )
 
 
@@ -198,16 +201,19 @@ def rebased(server: State) -> dict[str, Any]:
     return {**server, "base": model_part(server), "bank": {}, "omega": {}, "held": {}}
 
 
-def averaged(server: State) -> State:
-    """Return FedSeqInter's server with the average of the slots formed now.
+def averaged(server: State, replies: Replies, drawn: Mapping[str, int]) -> State:
+    """Return FedSeqInter's server with the average of the slots formed now; with too few for the run's rule, as it was.
 
-    Slots are summed in ascending order of the superclients that used them last.
+    Slots are summed in ascending order of the superclients that used them last. ``drawn``: slot -> its last client in this round;
+    a slot that nobody used stands under a number below those of parties.
     """
     bank, omega, held = (server[name] for name in ("bank", "omega", "held"))
-    total, seen = WeightedSum(), sum(omega.values())
-    for slot in sorted(bank, key=held.__getitem__):
-        total.add(bank[slot], omega[slot] / seen)
-    return {**server, **cast_like(total.total, server)}
+    order, seen = sorted(bank, key=held.__getitem__), sum(omega.values())
+    client = {slot: drawn.get(slot, SERVER - 1 - int(slot)) for slot in order}
+    parts = {client[slot]: bank[slot] for slot in order}
+    share = {client[slot]: omega[slot] / seen for slot in order}
+    found = reducers.averaged(replies, parts, share, server["base"], "slots")
+    return server if found is None else {**server, **cast_like(found, server)}
 
 
 def in_chains(rule: Mapping[str, Any] | None, how: Grouping, anchor: str, banked: bool = False) -> Algorithm:

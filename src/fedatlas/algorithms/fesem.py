@@ -65,7 +65,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
     def em(server: State, replies: Replies, round: Round) -> State:
         """Do both steps with the returned models."""
         names = nearest(server, replies)
-        return shared.averaged(shared.renewed(server, replies, names, round.sizes, weights))
+        return shared.whole_mean(shared.renewed(server, replies, names, round.sizes, weights))
 
     def rounds(algorithm: Algorithm, server: State, round: Round) -> RoundGenerator:
         sent = {k: algorithm.broadcast(server, k) for k in round.cohort}
@@ -101,6 +101,7 @@ def fesem(*, clusters: Whole = 2, pretrain_epochs: Whole = 5, weights: Weighting
         models=shared.models,
         clusters=shared.assignment,
         personal=lambda message, client: whole_model(message),
+        ruled=True,
         card=Card(
             "clustering: multitask",
             leaves="the local model, which the server sees client by client",

@@ -127,6 +127,7 @@ def ifca(
         models=shared.models,
         clusters=shared.assignment,
         personal=personal,
+        ruled=True,
         fixes=ONE_GRADIENT if average == "gradient" else {},
         card=CARD._replace(unused=ONE_CLUSTER if clusters == 1 else ONE_START if starts == 1 else {}),
     )

@@ -51,7 +51,8 @@ from fedatlas.tree import Tree
 from fedatlas.weighting import Weighting, weighting
 
 NO_RULE = {
-    "chain": "a chain passes on one model, and without its clients' controls c would no longer be the mean of the c_k"
+    "root": "public rows have no control variate whose change could be compared",
+    "chain": "a chain passes on one model, and without its clients' controls c would no longer be the mean of the c_k",
 }
 CARD = Card(
     "regularisation",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fedatlas.attacks.poisoning import POISONING
-from fedatlas.registry import Component
+from fedatlas.registry import Component, Whole
 
 
 class AttackConfig(Component):
@@ -21,4 +23,10 @@ class AttackConfig(Component):
 
 
 class AggregationConfig(Component):
-    """``[aggregation]``: the rule that combines changes, with the keyword arguments of its builder."""
+    """``[aggregation]``: the rule that combines changes, with the keyword arguments of its builder.
+
+    ``pre``: what is done to the changes first; ``f`` then also goes with rules that assume none. ``s``: changes in a bucket.
+    """
+
+    pre: Literal["none", "nnm", "bucketing", "arc"] | None = None
+    s: Whole | None = None

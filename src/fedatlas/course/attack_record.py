@@ -62,11 +62,12 @@ def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
     keys = (*((SWAPPED, REST) if flips else ()), *wanted)
     if not evaluated:
         return dict.fromkeys(keys)
-    models: Iterable[Model] = [next(iter(now.models().values()))]
     if now.setup.personal:
         hostile = now.attackers()
         honest = [k for k, n in now.setup.sizes.items() if n and k not in hostile]
-        models = map(now.client_model, honest)
+        models: Iterable[Model] = map(now.client_model, honest)
+    else:
+        models = [next(iter(now.models().values()))]
     found = [of_model(model, now.evaluator.rows, flips, doors) for model in models]
     return {key: mean([one[key] for one in found]) for key in keys}
 
@@ -175,7 +176,8 @@ def aggregation(setup: Setup, found: Mapping[int, int], rows: Sequence[Mapping[s
     rule = setup.checked.rule
     return {
         "name": "mean" if rule is None else rule.name,
-        **({} if rule is None or rule.f is None or rule.weighted else {"f": rule.f}),
+        **({"pre": rule.pre} if rule is not None and rule.pre else {}),
+        **({} if rule is None or rule.f is None else {"f": rule.f}),
         "attackers": {"took_part": took[True], "left_out": left[True]},
         "honest": {"took_part": took[False], "left_out": left[False]},
         "hostile_updates": sum(len(row["hostile"] or ()) for row in rows),

@@ -130,6 +130,8 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
         yield "[[attack]]: an experiment file makes nobody attack between real parties; remove the tables."
     if (rule := _at(values, "aggregation", "name")) not in {None, "mean"}:
         yield f"aggregation.name = '{rule}': not in this version of deployment; use 'mean'."
+    if (pre := _at(values, "aggregation", "pre")) not in {None, "none"}:
+        yield f"aggregation.pre = '{pre}': not in this version of deployment; remove the key."
     if _at(values, "engine", "plan") == "stacked":
         yield "engine.plan = 'stacked' trains several clients at once, and a node is one: remove the key."
     if _at(values, "engine", "cluster") is not None:

@@ -7,17 +7,18 @@ names and shapes are taken. A tie goes to the shape that came first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedatlas.aggregation.changes import finite, leaves, shape_of
+from fedatlas.aggregation.changes import difference, finite, leaves, shape_of
 from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer
 from fedatlas.aggregation.rule_reducer import RuleReduction
 from fedatlas.aggregation.rules import Rule
-from fedatlas.algorithm import Ask, Task, Update
+from fedatlas.algorithm import SERVER, Ask, Message, Replies, Task, Update
 from fedatlas.errors import DivergedError
+from fedatlas.rng import derive
 
 ADDED = ("mean", "sum", "neighbours")
 """Reducers for which all updates have the same parts."""
@@ -28,12 +29,36 @@ CLIPPED = "clipped sum"
 JUDGED = ("mean", "neighbours")
 """Reducers that a rule replaces."""
 
+ROOT = "root"
+"""The task of the server's own rows: one training, for a rule that compares with its change."""
+
 
 class Defence(NamedTuple):
     """The declared defence against hostile clients: a rule in place of means, or None if only attackers are declared."""
 
     rule: Rule | None = None
     budget: int = 4 << 30  # bytes of updates that are held in memory
+
+    @property
+    def judges(self) -> bool:
+        """Return whether a rule stands in place of means."""
+        return self.rule is not None and self.rule.judges
+
+
+def root_ask(rule: Rule | None, ask: Ask, reducer: Reducer) -> Ask | None:
+    """Return the ask for the change of the server's own rows from the model that ``ask`` sends; None if the rule needs none."""
+    if rule is None or not rule.rooted or reducer.name not in JUDGED or not ask.to:
+        return None
+    k = min(ask.to)
+    model = {name: x for name, x in ask.messages[k].items() if name in {"model", "buffers"}}
+    message: Message = {**model, "model": ask.route.anchors.get(k, model.get("model"))}
+    return Ask((SERVER,), ROOT, {SERVER: message}, "each")
+
+
+def root_change(replies: Replies, ask: Ask) -> Update | None:
+    """Return the change of the server's own rows; None if their training failed."""
+    update = replies.each.get(SERVER)
+    return None if update is None else difference(update, ask.messages[SERVER])
 
 
 class Seen:
@@ -44,12 +69,12 @@ class Seen:
         self.unchosen: set[int] = set()  # clients that a selection left out
         self.refused = ""  # why the rule could not judge
 
-    def note(self, sorting: Sorting) -> None:
-        """Record the fate of the updates of one ask."""
-        self.hostile |= sorting.hostile
-        if sorting.judging is not None:
-            self.unchosen |= sorting.judging.unchosen
-            self.refused = self.refused or sorting.judging.refused
+    def note(self, judging: RuleReduction | None, hostile: Collection[int] = ()) -> None:
+        """Record the fate of updates that were sorted or judged together."""
+        self.hostile.update(hostile)
+        if judging is not None:
+            self.unchosen |= {k for k in judging.unchosen if k >= 0}
+            self.refused = self.refused or judging.refused
 
 
 class Sorting:
@@ -62,14 +87,16 @@ class Sorting:
         task: Any,
         reducer: Reducer,
         base: Callable[[int, Update], Any],  # what an update has changed; {} for one that is a change
-        like: Callable[[int, Update], Any],  # tensors of its form
+        like: Callable[[int, Update], Any],  # tensors of its form; None for an update that has none
+        root: Update | None = None,  # the change of the server's own rows
+        seed: int = 0,  # of what comes before a rule
     ) -> None:
         self.ask, self.like, self.reducer = ask, like, reducer
         self.judging: RuleReduction | None = None
         self.checks = not (isinstance(task, Task) and task.sealing.silent)
         rule = defence.rule
-        if rule is not None and rule.name != "mean" and reducer.name in JUDGED:
-            self.judging = RuleReduction(rule, base, defence.budget)
+        if rule is not None and rule.judges and reducer.name in JUDGED:
+            self.judging = RuleReduction(rule, base, defence.budget, root, seed)
             self.reducer = self.judging.mean() if reducer.name == "mean" else self.judging.neighbours()
         self.totals: dict[Any, Any] = {}  # shape -> the reducer's total so far
         self.members: dict[Any, list[int]] = {}
@@ -94,7 +121,9 @@ class Sorting:
             return "not finite"
         if self.reducer.name in {*ADDED, CLIPPED} and not all(addable(x) for _, x in leaves(update)):
             return "misshapen"
-        known = dict(leaves(self.like(client, update) or {}))
+        if (form := self.like(client, update)) is None:
+            return "misshapen"
+        known = dict(leaves(form))
         return "" if all(like(x, known.get(path)) for path, x in leaves(update)) else "misshapen"
 
     def accepted(self) -> tuple[int, ...]:
@@ -116,6 +145,25 @@ class Sorting:
             raise DivergedError(f"the updates of {self.broken} of {asked} clients are not finite")
         shape = max(self.members, key=lambda shape: len(self.members[shape]), default=None)
         return self.reducer.close(None if shape is None else self.totals[shape], closing)
+
+
+def combined(
+    defence: Defence,
+    seen: Seen,
+    seed: int,
+    parts: Mapping[int, Update],
+    weights: Mapping[int, float],
+    base: Update,
+    where: str,
+) -> Update | None:
+    """Return single updates as one by the rule, for `Replies.combine`, and note whom it left out."""
+    assert defence.rule is not None
+    judging = RuleReduction(
+        defence.rule, lambda client, update: base, defence.budget, seed=derive(seed, "buckets", where)
+    )
+    value = judging.of(parts, weights, where)
+    seen.note(judging)
+    return value
 
 
 def numbers(x: Any) -> bool:

@@ -41,7 +41,7 @@ from fedatlas.federation.asks import (
 )
 from fedatlas.federation.closed_models import is_closed
 from fedatlas.federation.cost import Cost, phases_of, server_phase
-from fedatlas.federation.defence import Defence, Seen, Sorting
+from fedatlas.federation.defence import Defence, Seen, Sorting, combined, root_ask, root_change
 from fedatlas.federation.link import Link, Observer, Reply, Request
 from fedatlas.federation.sealing import sealed, told
 from fedatlas.federation.start import Federation, RoundStart, head_of
@@ -49,7 +49,7 @@ from fedatlas.privacy import noised_ask
 from fedatlas.privacy.ask_protocol import CHAIN, MEMORY, Asking, Journal, Place, journalled, with_counters
 from fedatlas.privacy.mechanism import Protection
 from fedatlas.privacy.reasons import by_rows
-from fedatlas.rng import torch_stream
+from fedatlas.rng import derive, torch_stream
 from fedatlas.transforms.change import bases, decoded, restore, unseal
 from fedatlas.tree import Tree
 from fedatlas.wire import codec
@@ -215,7 +215,8 @@ class ServerHalf:
         # Clients in the sum count, even if they fell silent while it was opened. Clients left out of it do not count.
         now.lost = before | ({*ask.to, *place.leaving} - {*found.clients})
         now.asked |= now.lost
-        if ask.reduce == "mean":
+        judged = self.defence is not None and self.defence.judges and not guard.protection.masks
+        if ask.reduce == "mean" and not judged:
             self._weigh(ask, found.clients)
         if found.value is None or guard.protection.whole or guard.protection.closed:
             return found
@@ -264,8 +265,10 @@ class ServerHalf:
 
     def answer(self, ask: Ask) -> Replies:
         """Return the replies to one ask, reducing its updates as they come."""
-        started, now = time.perf_counter(), self.now
         reducer = reducer_of(ask)
+        inner = None if self.defence is None else root_ask(self.defence.rule, ask, reducer)
+        root = None if inner is None else root_change(self.ask(inner), inner)
+        started, now = time.perf_counter(), self.now
         check_ask(ask, reducer, self.algorithm)
         clients = tuple(sorted(ask.to, key=lambda k: ask.route.seats.get(k, k)))
         task = self.algorithm.tasks[ask.what]
@@ -273,7 +276,7 @@ class ServerHalf:
         coefficients = coefficients_of(ask, clients, sums)
         requests = {k: self._request(ask, reducer, k) for k in clients}
         now.asks += 1
-        sorting = self._sorting(ask, task, reducer, requests)
+        sorting = self._sorting(ask, task, reducer, requests, root)
         total: Any = None
         sizes: dict[int, int] = {}
         more = 0  # bytes up that are due to protection
@@ -303,29 +306,39 @@ class ServerHalf:
             weights = {k: part_of(coefficients[k], "model") * mend("model") for k in answered}
             now.cost = self.cost._replace(weights=weights if sorting is None else sorting.weights(weights))
         if sorting is not None:
-            now.seen.note(sorting)
+            now.seen.note(sorting.judging, sorting.hostile)
         value = self._finalized(ask, reduced.value, requests)
         self._count(ask, requests, sizes, more)
         how = None if self.guard is None else self.guard.protection
         spent = phases_of(ask, how, time.perf_counter() - started, adding, worked, sealed_for)
         now.cost = self.cost.spending(spent)
-        return Replies(answered, value, reduced.each)
+        combine = None
+        if reducer.name == "each" and self.defence is not None and self.defence.judges:
+            combine = partial(combined, self.defence, now.seen, self._draws())
+        return Replies(answered, value, reduced.each, combine)
+
+    def _draws(self) -> int:
+        """Return the seed of the draws before a rule, for the latest ask."""
+        return derive(self.seed, "buckets", self.now.start.round, self.now.asks)
 
     def _sorting(
-        self, ask: Ask, task: Task | Question, reducer: Reducer, requests: Mapping[int, Request]
+        self, ask: Ask, task: Any, reducer: Reducer, requests: Mapping[int, Request], root: Update | None
     ) -> Sorting | None:
         """Return the sorting of an ask's updates; None without a declared defence, and under masks, which hide single updates."""
         if self.defence is None or (self.guard is not None and self.guard.protection.masks):
             return None
 
-        def like(client: int, update: Update) -> Mapping[str, Tree]:
-            request, trees = requests[client], {part: x for part, x in update.items() if isinstance(x, Mapping)}
-            return bases(task, told(request.message, request.anchor), trees)
+        def like(client: int, update: Update) -> Mapping[str, Tree] | None:
+            request = requests[client]
+            try:
+                return bases(task, told(request.message, request.anchor), update)
+            except (LookupError, TypeError, ValueError, AttributeError):  # it lacks the parts that say what it changes
+                return None
 
         def base(client: int, update: Update) -> Mapping[str, Tree]:  # a protected update is already a change
-            return {} if requests[client].word is not None else like(client, update)
+            return {} if requests[client].word is not None else like(client, update) or {}
 
-        return Sorting(self.defence, ask, task, reducer, base, like)
+        return Sorting(self.defence, ask, task, reducer, base, like, root, self._draws())
 
     def _request(self, ask: Ask, reducer: Reducer, k: int) -> Request:
         head = head_of(self.of, self.now.start, self.now.asks, ask, reducer.name, k, single=reducer.single)

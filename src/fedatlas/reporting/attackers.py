@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from fedatlas.aggregation.rules import RULES
+from fedatlas.aggregation import RULES, before
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AttackConfig
 from fedatlas.registry import arguments
@@ -74,13 +74,15 @@ def _ruled(ruled: Plain) -> Markup:
         if ruled.get("f") is not None
         else ""
     )
-    return emphasised(RULES[ruled["name"]]().said + f)
+    rule = RULES[ruled["name"]]()
+    return emphasised((before(ruled["pre"], rule) if "pre" in ruled else rule).said + f)
 
 
 def _notices(subject: Subject, ruled: Plain) -> list[Block]:
     out: list[Block] = []
     if rounds := ruled["unchanged_rounds"]:
-        said = f"{count(len(rounds), 'round')} left the model unchanged: too few updates for the rule (first: round {rounds[0]})."
+        first = f"too few updates for the rule (first: round {rounds[0]})"
+        said = f"{count(len(rounds), 'round')} left the model, or that of some clients, unchanged: {first}."
         out.append(notice(said))
     if "diverged" in subject.summary:
         said = "The attackers made the model diverge. Its figures are those of guessing; curves and models are from the round before."

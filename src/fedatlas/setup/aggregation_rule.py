@@ -6,24 +6,34 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedatlas.aggregation.rules import LATER, RULES, Rule
-from fedatlas.algorithm import Algorithm, Task, Transform
+from fedatlas.aggregation.before_rule import BUCKET, before
+from fedatlas.aggregation.rules import RULES, Rule
+from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
+from fedatlas.algorithms.median_by_sums import NEAR, by_sums, why_no_sums
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
-from fedatlas.federation.defence import Defence
+from fedatlas.federation.defence import ROOT, Defence
+from fedatlas.grammar import Form
 from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
-from fedatlas.registry import arguments
+from fedatlas.registry import Count, arguments, keywords
 from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
     "baseline": "its clients send no updates",
     "matching": "its server matches units of models before it averages them, and rules do not support that",
     "client weighting": "the method consists in its weights, and this rule ignores weights",
-    "distillation": "its clients send scores, which its server averages itself",
 }
 """Family of algorithms -> why it cannot use a rule."""
+
+BY_SUMS = (
+    "'geometric_median' by secure sums withstands clients with bad data, but not one that claims more rows or sends other "
+    "numbers: no sum shows a client's part."
+)
+
+ROOT_TASK = Task(options=Local(epochs=1, public=Public(), solver=Solver(batch_size=10)), stateful=False)
+"""One pass over the public rows in batches of ten, at the clients' rate."""
 
 
 def rule_of(config: ExperimentConfig) -> Rule | None:
@@ -31,12 +41,21 @@ def rule_of(config: ExperimentConfig) -> Rule | None:
     table = config.aggregation
     if table is None:
         return None
-    if table.name in LATER:
-        raise ConfigError(f"aggregation.name = '{table.name}': not in this version, which has {', '.join(RULES)}.")
     if table.name not in RULES:
         raise unknown_name("rule", table.name, RULES)
-    made: Rule = RULES[table.name](**arguments("aggregation", RULES[table.name], table.parameters()))
-    return made
+    builder, given = RULES[table.name], table.parameters()
+    pre = None if table.pre == "none" else table.pre
+    if table.s is not None and pre != "bucketing":
+        raise ConfigError('aggregation.s is the size of a bucket: write pre = "bucketing", or remove the key.')
+    assumed = {"f": given.pop("f", None)} if pre and "f" not in keywords(builder) else {}
+    rule: Rule = builder(**arguments("aggregation", builder, given))
+    if pre is None:
+        return rule
+    return before(pre, rule, s=table.s or BUCKET, **arguments("aggregation", assumes, assumed))
+
+
+def assumes(*, f: Count | None = None) -> None:
+    """State the key that every ``pre`` takes, next to a rule that has none of its own."""
 
 
 def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence[Poisoning]) -> Defence | None:
@@ -44,23 +63,85 @@ def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence
 
     None if neither an attack nor a rule other than the mean is declared.
     """
-    judging = rule if rule is not None and rule.name != "mean" else None
+    judging = rule if rule is not None and rule.judges else None
     return Defence(judging, bytes_of(config.engine.memory)) if judging is not None or poisonings else None
 
 
 def why_not(rule: Rule, algorithm: Algorithm) -> str:
     """Return why a rule cannot be used with an algorithm; "" if it can."""
     family = algorithm.card.family
-    if rule.name == "mean":
+    if not rule.judges:
         return ""
     if family in FAMILIES and not (family == "client weighting" and rule.weighted):
         return FAMILIES[family]
     if algorithm.card.communication == "decentralised, single-sided trust":
         return "its nodes pass on shares of a sum that must add up, and a rule does not keep the sum"
     train = algorithm.tasks.get("train")
-    if isinstance(train, Task) and (train.shows or train.sealing.silent):
-        return "its server averages individual models itself, and this version has no rules for that"
-    return ""
+    apart = isinstance(train, Task) and bool(train.shows or train.sealing.silent)
+    if apart and not algorithm.ruled:
+        return "its server averages individual models itself, and does not leave that to the rule (Algorithm.ruled)"
+    return no_root(algorithm) if rule.rooted else ""
+
+
+def no_root(algorithm: Algorithm) -> str:
+    """Return why the server's own rows give no change to compare with; "" if they do."""
+    if algorithm.serverless:
+        return "no server takes part whose rows could be trusted"
+    if algorithm.ruled:
+        return "its server averages scores, or several models, and its own rows train only one"
+    if algorithm.grammar is None:
+        return "its rounds are its own and declare no asks, and the rule adds one"
+    return algorithm.refuses.get("root", "")
+
+
+def under_rule(
+    config: ExperimentConfig, algorithm: Algorithm, rule: Rule, mechanisms: Sequence[Mechanism]
+) -> Algorithm:
+    """Return the algorithm with the asks that a rule adds: for the server's own rows, or for a median by masked sums."""
+    if rule.rooted and config.public is not None and not why_not(rule, algorithm):
+        return algorithm if unrooted(algorithm, mechanisms) else with_root(algorithm)
+    if config.aggregation is None or not by_masks(rule, mechanisms) or why_no_sums(algorithm):
+        return algorithm
+    steps = arguments("aggregation", RULES[rule.name], config.aggregation.parameters())
+    return by_sums(algorithm, steps["nu"], steps["iterations"])
+
+
+def unrooted(algorithm: Algorithm, mechanisms: Sequence[Mechanism]) -> str:
+    """Return the name of a mechanism that cannot be next to a training of public rows; "" if there is none."""
+    rooted = with_root(algorithm)
+    hindered = (one for one in mechanisms if one.limits.why_not(rooted) and not one.limits.why_not(algorithm))
+    return next((one.name for one in hindered), "")
+
+
+def by_masks(rule: Rule, mechanisms: Sequence[Mechanism]) -> bool:
+    """Whether a rule works by secure sums: the geometric median, next to one mechanism that shows only sums and adds no noise."""
+    hides = [one.sums_only == "wholly" and one.noise is None and not at_server(one) for one in mechanisms]
+    return rule.name == "geometric_median" and not rule.pre and hides == [True]
+
+
+def check_masked(where: str, algorithm: Algorithm, transform: Transform | None, mechanism: Mechanism) -> None:
+    """Raise ConfigError for a geometric median that cannot be had by secure sums."""
+    why = "" if NEAR in algorithm.tasks else why_no_sums(algorithm)
+    if transform is not None:
+        why = "[compression] shortens changes, and none is sent"
+    if why:
+        raise ConfigError(
+            f"{where} under '{mechanism.name}': not with '{algorithm.name}': {why}; remove one of the tables."
+        )
+
+
+def with_root(algorithm: Algorithm) -> Algorithm:
+    """Return an algorithm whose server also trains the public rows from the model that clients are sent, in every round (B6)."""
+    if (grammar := algorithm.grammar) is None:
+        return algorithm
+    demands = algorithm.demands
+    if demands.public is None:
+        demands = demands._replace(public={"from": "test", "per_class": 10}, public_labels=True)
+    return algorithm._replace(
+        tasks={**algorithm.tasks, ROOT: ROOT_TASK},
+        asks=grammar._replace(round=(*grammar.round, Form(ROOT, "each", to="server"))),
+        demands=demands,
+    )
 
 
 def check_rule(
@@ -71,9 +152,18 @@ def check_rule(
     transform: Transform | None,
 ) -> None:
     """Raise ConfigError for a rule that the configuration rules out by itself."""
-    if rule is None or rule.name == "mean":
+    if rule is None or not rule.judges:
         return
-    where = f"aggregation.name = '{rule.name}'"
+    where = f"aggregation.name = '{rule.name}'" + (f", pre = '{rule.pre}'" if rule.pre else "")
+    if rule.rooted and config.public is None:
+        raise ConfigError(f"{where} compares with the change of public rows, and there are none: add a table [public].")
+    if rule.rooted and (name := unrooted(algorithm, mechanisms)):
+        raise ConfigError(
+            f"{where}: not under '{name}', whose account does not cover the training of public rows; remove one of the two."
+        )
+    if by_masks(rule, mechanisms):
+        check_masked(where, algorithm, transform, mechanisms[0])
+        return
     for one in on_updates(mechanisms):
         if one.sums_only:
             raise ConfigError(
@@ -87,9 +177,8 @@ def check_rule(
         if transform is not None:
             raise ConfigError(f"{where}: not under '{one.name}' with [compression]; remove one of the three tables.")
     if why := why_not(rule, algorithm):
-        raise ConfigError(
-            f"{where}: not with '{algorithm.name}': {why}; write aggregation.name = \"mean\", or remove the table."
-        )
+        instead = "remove the table" if rule.pre else 'write aggregation.name = "mean", or remove the table'
+        raise ConfigError(f"{where}: not with '{algorithm.name}': {why}; {instead}.")
     if algorithm.groups is None and not algorithm.serverless and config.partition.clients:
         check_enough(rule, cohort_of(config, config.partition.clients), "clients in a round")
 
@@ -116,7 +205,7 @@ def check_hearing(
     rule: Rule | None, algorithm: Algorithm, facts: Mapping[str, Any], clients: int, config: ExperimentConfig
 ) -> None:
     """Raise ConfigError if f is too large for the node with the fewest neighbours, or for the clients with rows."""
-    if rule is None or rule.name == "mean":
+    if rule is None or not rule.judges:
         return
     if algorithm.serverless:
         check_enough(rule, neighbours_of(algorithm, facts) + 1, "models that a node hears, its own included")
@@ -129,8 +218,10 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
     return int(facts["degrees"][0]) if algorithm.serverless and "degrees" in facts else 0
 
 
-def rule_notices(rule: Rule | None) -> list[str]:
+def rule_notices(rule: Rule | None, mechanisms: Sequence[Mechanism]) -> list[str]:
     """Return notices about a rule."""
+    if rule is not None and by_masks(rule, mechanisms):
+        return [BY_SUMS]
     if rule is None or rule.weighted:
         return []
     return [

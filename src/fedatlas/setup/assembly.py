@@ -268,13 +268,13 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     hostile.check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     learn = learner(partition.parties(dataset.train))
-    prepared, how = prepare(config, dataset, partition, learn)
+    ready, how = prepare(config, dataset, partition, learn)
     how = replace(how, bytes_up=how.bytes_up + before.sent.up, bytes_down=how.bytes_down + before.sent.down)
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
     hiding = before.hiding + (learn.more if isinstance(learn, Hidden) else 0)
     whole = whole._replace(poisonings=hostile.with_patches(poisonings, how, dataset.name))
     return Holdings(
-        whole, dataset, prepared, how, partition, facts, counts, hiding, (), told, pairs, root, columns, canaries
+        whole, dataset, ready, how, partition, facts, counts, hiding, (), told, pairs, root, columns, canaries
     )
 
 
@@ -318,8 +318,8 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         *forgotten_owners(config, shared.preprocess.schema),
     ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
-    sizes = () if alone else partition.sizes
-    notices += [*protection_notices(config, whole.mechanisms, algorithm, sizes), *rule_notices(whole.rule)]
+    notices += protection_notices(config, whole.mechanisms, algorithm, () if alone else partition.sizes)
+    notices += rule_notices(whole.rule, whole.mechanisms)
     rows = PartyRows(dataset, partition, config.seed, dtype, shared.canaries.marked)
     network = next(iter(networks.values())).network
     protection = protection_of(config, whole.mechanisms, partition.sizes, network, algorithm)

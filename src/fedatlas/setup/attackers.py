@@ -263,7 +263,7 @@ def check_attacks(
     for one in poisonings:
         where = f"attack.{one.name}"
         check_kind(algorithm, one, where)
-        if one.against_rule and getattr(rule, "rooted", False):
+        if one.against_rule and rule is not None and rule.rooted:
             raise ConfigError(
                 f"{where}: not optimised against a rule that compares with rows of the server, which no attacker knows; give a number."
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedatlas.aggregation import RULES
+from fedatlas.aggregation.before_rule import BUCKET
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
 from fedatlas.config import ExperimentConfig
@@ -32,7 +33,9 @@ def completed(config: ExperimentConfig, own_module: bool) -> ExperimentConfig:
     if config.attack:
         tables["attack"] = tuple(full(one, ATTACKS[one.name]) for one in config.attack)
     if config.aggregation is not None:
-        tables["aggregation"] = full(config.aggregation, RULES[config.aggregation.name])
+        table = full(config.aggregation, RULES[config.aggregation.name])
+        bucketing = table.pre == "bucketing" and table.s is None
+        tables["aggregation"] = table.model_copy(update={"s": BUCKET}) if bucketing else table
     if config.models:
         tables["models"] = tuple(full(one, find_model(one.name)) for one in config.models)
     elif not own_module:

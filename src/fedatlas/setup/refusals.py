@@ -16,6 +16,7 @@ from torch import nn
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.median_by_sums import NEAR
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.experiment import LocalConfig
 from fedatlas.config.tracking import check_tracking
@@ -176,6 +177,11 @@ def check_network(module: nn.Module, algorithm: Algorithm, mechanisms: Sequence[
 
     A custom network is checked before data are read, others once they are built.
     """
+    if NEAR in algorithm.tasks and any(True for _ in module.buffers()):
+        raise ConfigError(
+            "aggregation.name = 'geometric_median' by secure sums: not with batch norm, whose statistics it does not cover; "
+            "use a model without."
+        )
     if algorithm.demands.features and not (hasattr(module, "features") and hasattr(module, "head")):
         name = type(module).__name__
         raise ConfigError(f"algorithm '{algorithm.name}' works on features, but the model {name} {NO_FEATURES}")

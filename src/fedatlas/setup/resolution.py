@@ -11,7 +11,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.config import PublicConfig
 from fedatlas.errors import ConfigError
 from fedatlas.registry import arguments, find, keywords, shown
-from fedatlas.setup.aggregation_rule import rule_of
+from fedatlas.setup.aggregation_rule import rule_of, under_rule
 from fedatlas.setup.attackers import poisonings_of
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.columns_method import method_of
@@ -35,6 +35,8 @@ def resolve(config: ExperimentConfig, module: nn.Module | None = None) -> Checke
     notices += transform_notices(config, transform)
     mechanisms = mechanisms_of(config)
     poisonings, rule = poisonings_of(config), rule_of(config)
+    if rule is not None:
+        algorithm = under_rule(config, algorithm, rule, mechanisms)
     config, told = public_default(config, algorithm)
     whole = completed(config, module is not None)
     return Checked(whole, algorithm, (*notices, *told), transform, mechanisms, poisonings, rule, module)
