@@ -318,12 +318,11 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         *forgotten_owners(config, shared.preprocess.schema),
     ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
-    notices += protection_notices(config, whole.mechanisms, algorithm, () if alone else partition.sizes)
-    notices += rule_notices(whole.rule, whole.mechanisms)
+    said = protection_notices(config, whole.mechanisms, algorithm, () if alone else partition.sizes)
+    notices += [*said, *rule_notices(whole.rule, whole.mechanisms)]
     rows = PartyRows(dataset, partition, config.seed, dtype, shared.canaries.marked)
-    network = next(iter(networks.values())).network
-    protection = protection_of(config, whole.mechanisms, partition.sizes, network, algorithm)
-    masks = protection is not None and protection.masks
+    first, *_ = networks.values()
+    protection = protection_of(config, whole.mechanisms, partition.sizes, first.network, algorithm)
     bench = Bench(
         algorithm=algorithm if protection is None else under(algorithm, protection),
         networks=networks,
@@ -339,7 +338,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         public=0 if rows.public is None else rows.public.n,
         attackers=hostile.attackers_of(whole.poisonings, seed, whole.rule, dataset.classes)
         | shared.canaries.attackers(),
-        spares=masks or defence_of(config, whole.rule, whole.poisonings) is not None,
+        spares=bool(protection and protection.masks) or defence_of(config, whole.rule, whole.poisonings) is not None,
     )
     return Setup(shared, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))
 
