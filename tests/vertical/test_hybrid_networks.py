@@ -332,6 +332,28 @@ def test_parties_of_files_have_labels_of_their_own_rows_and_one_list_of_classes(
         consortium(checked(made.config))
 
 
+def test_rows_are_predicted_where_a_party_has_shared_columns_only(tmp_path: Path) -> None:
+    """It sends no embedding; rows that it lacks are still those that not all parties have."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=60)
+    every = pd.DataFrame({"id": range(60), "age": age, "x": rng.normal(size=60), "label": np.where(age > 0, "a", "b")})
+    every.to_csv(tmp_path / "bank.csv", index=False)
+    every[["id", "age"]].to_csv(tmp_path / "shop.csv", index=False)
+    files = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
+    parties = [{"name": name, "path": str(path), "id": "id"} for name, path in files.items()]
+    asked = fedatlas.Experiment.of(
+        parties=[{**parties[0], "label": "label"}, parties[1]], algorithm={"name": "hybrid", "learning_rate": 0.3}
+    )
+    done = api.run(asked, out=tmp_path / "run", baselines=False)
+    whole = fedatlas.predict(done.path, files)
+    assert (np.asarray(whole["prediction"]) == every["label"]).mean() > 0.9
+    every[["id", "age"]][:30].to_csv(files["shop"], index=False)
+    some = fedatlas.predict(done.path, files)
+    same = np.asarray(some["p_a"]) == np.asarray(whole["p_a"])
+    assert same[:30].all()
+    assert not same[30:].any(), "by the network on shared columns"
+
+
 def test_a_party_may_lack_labels_of_common_rows_and_all_but_one_class(tmp_path: Path) -> None:
     """The label holder has those of common rows; which of the others' rows have one changes nothing there."""
     rng = np.random.default_rng(0)
