@@ -72,7 +72,11 @@ def test_the_price_is_told_beforehand(tmp_path: Path) -> None:
     rows = RunFolder(run(asked, out=tmp_path / "run", baselines=False).path).rows()
     sent = np.mean([row["bytes_up"] + row["bytes_down"] for row in rows[1:]])
     assert 0.7 * sent < before["bytes_per_tree"] < 1.5 * sent
-    assert before["bytes"] == before["bytes_alignment"] + KEYS["trees"] * before["bytes_per_tree"]
+    assert before["bytes_beginning"] > 4 * before["rows_at_most"] / 2, "the coded labels, a number for most rows"
+    assert (
+        before["bytes"]
+        == before["bytes_alignment"] + before["bytes_beginning"] + KEYS["trees"] * before["bytes_per_tree"]
+    )
     (said,) = [one for one in before["notices"] if one.startswith("federated_forest: ")]
     assert "count the labels as known to all parties" in said
     assert "shows the party with the label the leaves that each party's splits leave open to each row" in said

@@ -26,7 +26,7 @@ from fedatlas.models.dense import mlp
 from fedatlas.prediction.parties import outputs_of
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.runs.columns_labels import LettersHeard
-from fedatlas.setup.consortium import consortium
+from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.setup.refusals import checked
 from fedatlas.tree import Tree
 from fedatlas.vertical.align import placed
@@ -330,6 +330,60 @@ def test_parties_of_files_have_labels_of_their_own_rows_and_one_list_of_classes(
     shop.to_csv(tmp_path / "shop.csv", index=False)
     with pytest.raises(ConfigError, match="the label of 'bank' is of classes, and that of 'shop' of numbers"):
         consortium(checked(made.config))
+
+
+def test_rows_are_predicted_where_a_party_has_shared_columns_only(tmp_path: Path) -> None:
+    """It sends no embedding; rows that it lacks are still those that not all parties have."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=60)
+    every = pd.DataFrame({"id": range(60), "age": age, "x": rng.normal(size=60), "label": np.where(age > 0, "a", "b")})
+    every.to_csv(tmp_path / "bank.csv", index=False)
+    every[["id", "age"]].to_csv(tmp_path / "shop.csv", index=False)
+    files = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
+    parties = [{"name": name, "path": str(path), "id": "id"} for name, path in files.items()]
+    asked = fedatlas.Experiment.of(
+        parties=[{**parties[0], "label": "label"}, parties[1]], algorithm={"name": "hybrid", "learning_rate": 0.3}
+    )
+    done = api.run(asked, out=tmp_path / "run", baselines=False)
+    whole = fedatlas.predict(done.path, files)
+    assert (np.asarray(whole["prediction"]) == every["label"]).mean() > 0.9
+    every[["id", "age"]][:30].to_csv(files["shop"], index=False)
+    some = fedatlas.predict(done.path, files)
+    same = np.asarray(some["p_a"]) == np.asarray(whole["p_a"])
+    assert same[:30].all()
+    assert not same[30:].any(), "by the network on shared columns"
+
+
+def test_a_party_may_lack_labels_of_common_rows_and_all_but_one_class(tmp_path: Path) -> None:
+    """The label holder has those of common rows; which of the others' rows have one changes nothing there."""
+    rng = np.random.default_rng(0)
+    ids, age = np.arange(90), rng.normal(size=90)
+    label = np.where(age > 0, "a", "b")
+    every = pd.DataFrame({"id": ids, "age": age, "label": label})
+    every[:60].to_csv(tmp_path / "bank.csv", index=False)
+
+    def shop(known: np.ndarray, text: str) -> Consortium:
+        table = every[30:].assign(y=0.5, label=np.where(known, text, ""))
+        table.to_csv(tmp_path / text, index=False)
+        files = {"bank": "bank.csv", "shop": text}
+        parties = [{"name": n, "path": str(tmp_path / path), "id": "id", "label": "label"} for n, path in files.items()]
+        return consortium(checked(fedatlas.Experiment.of(parties=parties, algorithm={"name": "hybrid"}).config))
+
+    held = shop(ids[30:] >= 60, "a")
+    y = held.parties[1].y
+    assert y is not None
+    assert np.isnan(y[:30]).all()
+    assert (y[30:] == 0).all()
+    assert held.tables[1].class_names == ("a", "b")
+    assert "'shop' has no row of class 'b'." in held.notices
+    assert "30 rows of 'shop' without a label: they train only if all parties have them." in held.notices
+    done = api.run(held.config, out=tmp_path / "run", baselines=False)
+    assert done.summary["rows"] == {"train": 23, "held": 0, "test": 7}
+    assert done.summary["figures"]["other_rows_judged"] == 14, (
+        "as large a share of 30 rows that only one party has, at both"
+    )
+    with pytest.raises(DataError, match="'label' is missing in every row: leave the party's key 'label' out"):
+        shop(ids[30:] < 0, "none")
 
 
 @pytest.mark.parametrize(

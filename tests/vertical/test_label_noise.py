@@ -22,13 +22,14 @@ from fedatlas.data.party_tables import PartyTable
 from fedatlas.federation.link import Observer, Request
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.privacy.mechanisms import made
+from fedatlas.record.fingerprint import label_sources
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.consortium import Consortium, consortium
 from fedatlas.setup.label_noise import with_noised_labels
 from fedatlas.setup.refusals import checked
 from fedatlas.vertical import SCHEMES
-from fedatlas.vertical.parties import labels, places
+from fedatlas.vertical.parties import Columns, labels, places
 from fedatlas.wire import codec
 from test_vertical_run import experiment, plain_rows, tables
 
@@ -49,7 +50,7 @@ def table(y: np.ndarray, classes: tuple[str, ...] = ()) -> PartyTable:
 
 def drawn(mechanism: Mechanism, y: Sequence[float], classes: tuple[str, ...] = (), root: bytes = ROOT) -> np.ndarray:
     """The labels with the noise of a fixed secret, so that a test depends on no chance."""
-    found = with_noised_labels([mechanism], [table(np.asarray(y, np.float64), classes)], root, 0).labels[0]
+    found = with_noised_labels([mechanism], [table(np.asarray(y, np.float64), classes)], root, 0, 0).labels[0]
     assert found is not None
     return found
 
@@ -99,7 +100,7 @@ def test_rows_have_noise_of_their_own_and_another_secret_draws_other_noise() -> 
     assert len(np.unique(found)) > 990
     assert (found == drawn(mechanism, [0.5] * 1000)).all()
     assert (found != drawn(mechanism, [0.5] * 1000, root=bytes(32))).any()
-    fresh = [with_noised_labels([mechanism], [table(np.full(50, 0.5))], b"", 0) for _ in range(2)]
+    fresh = [with_noised_labels([mechanism], [table(np.full(50, 0.5))], b"", 0, 0) for _ in range(2)]
     assert len({one.root for one in fresh}) == 2, "without a secret it comes from the operating system"
 
 
@@ -119,15 +120,15 @@ class EverythingSent(Observer):
         self.sent.append(bytes(codec.encode(dict(update))))
 
 
-def dealt(scheme: str, task: str) -> Checked:
-    """Columns of one table dealt to three parties."""
+def dealt(scheme: str, task: str, partition: str = "vertical") -> Checked:
+    """Columns of one table dealt to three parties, and with "hybrid" rows that only one of them has, with its own labels."""
     data = {"classes": "breast_cancer_wdbc", "numbers": "auto_mpg"}[task]
     how = {"classes": ["B", "M"]} if task == "classes" else {"range": [5.0, 50.0]}
     return checked(
         parse(
             {
                 "data": {"name": data, "limit": 200},
-                "partition": {"name": "vertical", "parties": 3},
+                "partition": {"name": partition, "parties": 3},
                 "algorithm": {"name": scheme, SCHEMES[scheme].rounds: 2, **KEYS.get(scheme, {})},
                 "evaluation": {"on": "validation", "validation": 0.2},
                 "privacy": [{"name": NAME, "epsilon": 1.0, **how}],
@@ -137,12 +138,12 @@ def dealt(scheme: str, task: str) -> Checked:
 
 
 class Told(NamedTuple):
-    """All that a run sends and writes, but for times, and the state of the party with the label."""
+    """All that a run sends and writes, but for times, and the state of each party."""
 
     sent: list[bytes]
     rows: list[dict[str, Any]]
     summary: str
-    state: Any
+    states: list[Any]
 
 
 def told(held: Consortium, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
@@ -161,25 +162,44 @@ def told(held: Consortium, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Tol
     found = {**run.figures(RunFolder(folder).rows(), ""), "models": run.models()}
     known = {key: one for key, one in found.items() if key != "cost"}
     with np.printoptions(threshold=sys.maxsize):
-        return Told(heard.sent, plain_rows(folder), repr(known), run.federation.states.get(held.active))
+        states = [run.federation.states.get(k) for k in range(len(held.parties))]
+        return Told(heard.sent, plain_rows(folder), repr(known), states)
 
 
-MATCHED = [(name, task) for name, one in SCHEMES.items() if one.layout == "columns" for task in one.tasks]
+MATCHED = [
+    (name, task, partition)
+    for name, one in SCHEMES.items()
+    if one.layout == "columns"
+    for task in one.tasks
+    for partition in ("vertical", *(["hybrid"] if one.several_labels else []))
+]
 
 
-@pytest.mark.parametrize(("scheme", "task"), MATCHED)
+def judged_rows(own: Columns, state: Any) -> np.ndarray:
+    """A party's own test rows: common ones where its labels count, and those that only it has."""
+    common = state["align"]["order"].numpy()[places(state, "test")] if own.party == own.active else np.arange(0)
+    alone = state["nets"]["test"].numpy() if "test" in state.get("nets", {}) else np.arange(0)
+    return np.concatenate([common, alone])
+
+
+@pytest.mark.parametrize(("scheme", "task", "partition"), MATCHED)
 def test_nothing_depends_on_labels_without_noise_but_figures_of_test_rows(
-    scheme: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: str, task: str, partition: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every label outside of the test rows is replaced, its noisy one stays: not a bit that is sent or written changes."""
-    held = consortium(dealt(scheme, task), ROOT)
+    held = consortium(dealt(scheme, task, partition), ROOT)
     first = told(held, tmp_path / "first", monkeypatch)
-    own, state = held.parties[held.active], first.state
-    assert own.y is not None
-    test = state["align"]["order"].numpy()[places(state, "test")]
-    other = own.y.max() + own.y.min() - own.y
-    other[test] = own.y[test]
-    changed = [one._replace(y=other) if one is own else one for one in held.parties]
+    changed, labelled = [], 0
+    for own, state in zip(held.parties, first.states, strict=True):
+        if own.y is None:
+            changed.append(own)
+            continue
+        test = judged_rows(own, state)
+        other = np.nanmax(own.y) + np.nanmin(own.y) - own.y
+        other[test] = own.y[test]
+        changed.append(own._replace(y=other))
+        labelled += 1
+    assert labelled == (3 if partition == "hybrid" else 1)
     again = told(held._replace(parties=tuple(changed)), tmp_path / "again", monkeypatch)
     assert again.sent == first.sent
     assert again.rows == first.rows
@@ -194,7 +214,7 @@ def test_test_rows_are_judged_by_their_labels_and_all_others_have_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = consortium(dealt("secureboost", "numbers"), ROOT)
-    state = told(held, tmp_path / "run", monkeypatch).state
+    state = told(held, tmp_path / "run", monkeypatch).states[held.active]
     own, at = held.parties[held.active], state["align"]["order"].numpy()
     assert own.y is not None
     found, test = labels(own, state), places(state, "test")
@@ -217,3 +237,32 @@ def test_classes_are_those_that_are_listed(tmp_path: Path) -> None:
     assert own.noised is not None
     assert set(own.y) == {0, 2}
     assert set(own.noised) == {0, 1, 2}
+
+
+def test_figures_of_the_noise_are_of_the_labels_that_train(tmp_path: Path) -> None:
+    """Those of another party on common rows have noise of their own: figures of them would tell of these labels twice."""
+    n = 400
+    for name, label in (("bank", "no"), ("shop", "yes")):
+        lines = ["id,x,y", *(f"{i},{i % 7},{label}" for i in range(1, n)), f"{n},1,no"]
+        (tmp_path / f"{name}.csv").write_text("\n".join([*lines, f"{n + 1},1,yes"]))
+    parties = [{"name": n, "path": str(tmp_path / f"{n}.csv"), "id": "id", "label": "y"} for n in ("bank", "shop")]
+    asked = {"parties": parties, "algorithm": {"name": "hybrid"}, "privacy": [{**YES, "epsilon": 8.0}]}
+    held = consortium(checked(parse(asked)), ROOT)
+    assert held.label_figures[NAME]["classes"]["values"]["no"]["share"] > 0.9
+    assert len(label_sources(held.config)) == 2, "an account adds up runs on the labels of any of the files"
+    assert not any("epsilons of these" in line for line in held.notices), "a row is common, or only one party has it"
+
+
+@pytest.mark.parametrize("labelled", [1, 2, 3])
+def test_a_row_that_some_parties_share_has_a_label_at_each(labelled: int, tmp_path: Path) -> None:
+    """By definition: the parties with labels that can hold a row which is not common, each of which trains on its label."""
+    parties = []
+    for k in range(3):
+        path = tmp_path / f"{k}.csv"
+        path.write_text("id,x,y\n1,0,no\n2,1,yes\n")
+        parties.append(
+            {"name": f"p{k}", "path": str(path), "id": "id", **({"label": "y"} if k < labelled else {"drop": ["y"]})}
+        )
+    held = consortium(checked(parse({"parties": parties, "algorithm": {"name": "hybrid"}, "privacy": [YES]})), ROOT)
+    said = [line for line in held.notices if "epsilons of these" in line]
+    assert ["to 2 times" in line for line in said] == ([True] if labelled > 1 else [])

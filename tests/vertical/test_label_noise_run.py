@@ -80,6 +80,7 @@ def test_a_run_states_its_epsilon_everywhere(done: api.Run) -> None:
         "and those without one of them on labels with noise",
         "This protects no one; it is for tests.",
         "Labels had noise before anything was sent",
+        "Every tree was trained on labels with noise, but for the second line",
     ):
         assert sentence in text
     assert "Labels had noise before anything was sent" in Page(done.path / "report-shop.html").text()

@@ -263,6 +263,13 @@ def test_the_order_of_a_partys_rows_changes_nothing_and_a_dry_run_knows_the_byte
     numbers = 2 * 16 * 4 * (2 * train + test)  # both ways by the coordinator
     assert before["bytes_per_tree"] == pytest.approx(sent, abs=2_000), "but for the question of the figures"
     assert numbers < sent < 1.2 * numbers
+    assert before["bytes_beginning"] == pytest.approx(2 * 16 * 4 * test, abs=2_000), (
+        "the first embeddings of rows that judge"
+    )
+    row = RunFolder(first.path).rows()[0]
+    assert before["bytes_alignment"] + before["bytes_beginning"] == pytest.approx(
+        row["bytes_up"] + row["bytes_down"], rel=0.2
+    )
 
 
 # ------------------------------------------------------------------------------------------------ labels told

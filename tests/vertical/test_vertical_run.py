@@ -405,7 +405,7 @@ def test_a_dry_run_says_what_matching_and_trees_would_cost_and_leaves_nothing(do
     assert 0.8 * first["bytes_up"] < found["bytes_alignment"] / 2 < 1.2 * first["bytes_up"]
     tree = second["bytes_up"] + second["bytes_down"]
     assert 0.7 * tree < found["bytes_per_tree"] < 1.5 * tree
-    assert found["bytes"] == found["bytes_alignment"] + TREES * found["bytes_per_tree"]
+    assert found["bytes"] == found["bytes_alignment"] + found["bytes_beginning"] + TREES * found["bytes_per_tree"]
     preview.show(found)
     said = capsys.readouterr().out
     assert "bank: 360 ids, which holds the label." in said

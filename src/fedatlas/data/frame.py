@@ -165,8 +165,7 @@ def unusable(
     for what, name in needed.items():
         if not name or name not in table.columns:
             continue
-        values = None if what == OWNER else numbers(table[name])  # an owner's number is a name
-        gone = missing(texts(table[name])) if values is None else np.isnan(values)
+        gone = holes(table[name], named=what == OWNER)
         if gone.any() and not drop:
             said = f"{source}: the {what} '{name}' is missing in {where(table[name], gone)}: {advice}."
             problems.add([DataError(said)])
@@ -175,6 +174,12 @@ def unusable(
         problems.add([DataError(f"{source}: no row has all of {', '.join(filter(None, needed.values()))}.")])
         problems.refuse()
     return out
+
+
+def holes(column: pd.Series, *, named: bool = False) -> np.ndarray:
+    """Return a mask, bool (rows,), of the missing cells. ``named``: numbers are names, as an owner's is."""
+    values = None if named else numbers(column)
+    return missing(texts(column)) if values is None else np.asarray(np.isnan(values))
 
 
 def absent(columns: Collection[str], roles: Mapping[str, Any], prefix: str, source: str) -> list[Problem]:

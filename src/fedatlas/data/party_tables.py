@@ -23,6 +23,7 @@ from fedatlas.data.frame import (
     encode_inputs,
     encode_target,
     encode_weights,
+    holes,
     lacking,
     number_columns,
     raw_rows,
@@ -105,10 +106,11 @@ class PartyTable(NamedTuple):
         return self._replace(ids=first, later=tuple(later), linked=found.linked, shown=found.shown)
 
 
-def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
+def read_party(file: PartyFile, drop_unlabelled: bool = False, *, some: bool = False) -> PartyTable:
     """Read a party's file. DataError, naming the party, for anything that cannot be used.
 
-    ``drop_unlabelled``: leave out rows without a label or weight; else they are an error.
+    ``drop_unlabelled``: leave out rows without a label or weight; else they are an error. ``some``: keep rows without a label, whose
+    ``y`` is NaN; another party may have theirs.
     """
     what = f"party '{file.name}'"
     where = located(file.path)
@@ -116,10 +118,12 @@ def read_party(file: PartyFile, drop_unlabelled: bool = False) -> PartyTable:
         raise DataError(f"{what}: {lacking(file.path, 'file')}")
     own = {key: getattr(file, key) for key in OF_THE_FILE}
     with read_as(with_keys(file.thousands, file.units, na=file.na, dates=file.dates, **own)):
-        return party_of(read_table(where, OWN_KEY), file, what, where.name, drop_unlabelled)
+        return party_of(read_table(where, OWN_KEY), file, what, where.name, drop_unlabelled, some)
 
 
-def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool) -> PartyTable:
+def party_of(
+    table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_unlabelled: bool, some: bool = False
+) -> PartyTable:
     """Return a party's table from what was read. DataError as in `read_party`. ``called``: the file's name."""
     problems = Problems(what)
     plan = file.ids if file.id else None
@@ -134,7 +138,7 @@ def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_
     except DataError as error:
         problems.add([error])
         problems.refuse()
-    needed = {"label": file.label, "weight": file.weight}
+    needed = {"label": "" if some else file.label, "weight": file.weight}
     lost = unusable(table, needed, what, drop_unlabelled, "data.missing = 'drop' leaves out such rows", problems)
     table = table[~lost]
     ids = None
@@ -144,7 +148,7 @@ def party_of(table: pd.DataFrame, file: PartyFile, what: str, called: str, drop_
     bits = bits_of_parties()
     if not file.label or file.label in table.columns:
         with problems.noted():
-            y, task, classes = target(table, file, what, bits)
+            y, task, classes = target(table, file, what, bits, some)
     with problems.noted():
         weighted = bool(file.weight) and file.weight in table.columns
         weight = encode_weights(table[file.weight], what, bits).double().numpy() if weighted else None
@@ -184,9 +188,16 @@ def alike(tables: Sequence[PartyTable]) -> list[PartyTable]:
 
 def _with_classes(table: PartyTable, y: Floats, classes: Names) -> PartyTable:
     """Return a table whose labels are numbers of these classes."""
-    number = np.array([classes.index(name) for name in table.class_names], np.float64)
     said = [f"'{table.name}' has no row of class '{name}'." for name in classes if name not in table.class_names]
-    return table._replace(y=number[y.astype(np.int64)], class_names=classes, doubts=(*table.doubts, *said))
+    y = renumbered(y, table.class_names, classes)
+    return table._replace(y=y, class_names=classes, doubts=(*table.doubts, *said))
+
+
+def renumbered(y: Floats, had: Sequence[str], classes: Sequence[str]) -> Floats:
+    """Return (rows,) numbers of the classes in ``classes`` for those in ``had``; NaN, a row without a label, stays."""
+    number, known, found = np.array([classes.index(name) for name in had], np.float64), ~np.isnan(y), y.copy()
+    found[known] = number[y[known].astype(np.int64)]
+    return found
 
 
 def count_rows(n: int) -> str:
@@ -194,14 +205,19 @@ def count_rows(n: int) -> str:
     return f"{n:,} row{'s' if n != 1 else ''}"
 
 
-def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int) -> tuple[Floats | None, str, Names]:
-    """Return (the label as class numbers or as numbers, the task, the classes' names)."""
+def target(table: pd.DataFrame, file: PartyFile, what: str, bits: int, some: bool) -> tuple[Floats | None, str, Names]:
+    """Return (the label as class numbers or as numbers, the task, the classes' names). ``some``: as `read_party` takes it."""
     if not file.label:
         return None, "", ()
-    what_ = f"{what}: the label '{file.label}'"
-    least = 2 if file.id else 1  # an owner of rows may lack a class that others have
-    y, task, names = encode_target(table[file.label], file.task, what_, least, keys=OWN_KEY, bits=bits)
-    return y.double().numpy(), task, names
+    what_, column = f"{what}: the label '{file.label}'", table[file.label]
+    known = ~holes(column) if some else np.ones(len(column), bool)
+    if not known.any():
+        raise DataError(f"{what_} is missing in every row: leave the party's key 'label' out.")
+    least = 2 if file.id and not some else 1  # who is not alone with a label may lack a class that others have
+    y, task, names = encode_target(column[known], file.task, what_, least, keys=OWN_KEY, bits=bits)
+    found = np.full(len(column), np.nan)
+    found[known] = y.double().numpy()
+    return found, task, names
 
 
 def spread(schema: Sequence[Column], raw: NDArray[Any]) -> tuple[Floats, Names]:

@@ -84,12 +84,9 @@ def sources(setup: Setup) -> list[str]:
     return sorted({*files}) or [f"source:{facts.get('hub') or facts.get('called') or setup.dataset.name}"]
 
 
-def label_sources(config: ExperimentConfig, active: int) -> list[str]:
-    """Return what identifies the rows whose labels a run over columns changes, as `sources` does.
-
-    ``active``: the party whose labels they are.
-    """
-    files = [config.parties[active].path] if config.parties else config.data.files()
+def label_sources(config: ExperimentConfig) -> list[str]:
+    """Return what identifies the rows whose labels a run over columns changes, as `sources` does: those of all parties with labels."""
+    files = [one.path for one in config.parties if one.label] if config.parties else config.data.files()
     found = [f"sha256:{sha256(path)}" for path in map(located, files) if path.is_file()]
     return sorted({*found}) or [f"source:{config.data.options().get('path', config.data.name)}"]
 

@@ -51,7 +51,7 @@ def write_labels(held: Consortium, folder: RunFolder) -> None:
         return
     row_secret.keep(held.root, folder.path)
     enter_rows(held.checked.mechanisms, folder)
-    folder.write_json(ROWS, {"rows": label_sources(held.config, held.active)})
+    folder.write_json(ROWS, {"rows": label_sources(held.config)})
 
 
 def enter_rows(mechanisms: Sequence[Mechanism], folder: RunFolder) -> None:

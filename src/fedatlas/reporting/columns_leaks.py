@@ -36,7 +36,7 @@ def columns_leak_blocks(subject: Subject) -> list[Block]:
 def told_blocks(s: Plain) -> list[Block]:
     """Return the measured attack: what a party without the label makes of the rows that it is told, by settings."""
     found = s.get("labels_told")
-    attack = SCHEMES[s["algorithm"]].attack
+    attack, words = SCHEMES[s["algorithm"]].attack, SCHEMES[s["algorithm"]].words
     if found is None or attack is None:
         return []
     names = list(dict.fromkeys(rule for case in found["cases"] for one in case["auc"].values() for rule in one))
@@ -51,7 +51,10 @@ def told_blocks(s: Plain) -> list[Block]:
         f"chance, 1 tells all. Of several such parties it is the one that learns most. The first line is this run's settings. {rules}."
     )
     if label_noise(s):
-        said += " The trees grew on labels with noise, but for the second line; the guesses are compared with the labels as they are."
+        said += (
+            f" Every {words.product(len(s['class_names']))} was trained on labels with noise, but for the second line; the guesses are "
+            "compared with the labels as they are."
+        )
     head = ["settings", *(f"AUC, {name}" for name in names)]
     return [
         Text(said),

@@ -9,8 +9,8 @@ from fedatlas.reporting.privacy import given_keys, key_figures, promise_text, te
 from fedatlas.wording import facts_text
 
 DONE = (
-    "The party with the label gave it noise once, before anything was computed from it. The rounds, the model, importance and the trivial "
-    "model follow from labels with noise, so the same epsilon covers them. The rows were split without looking at labels."
+    "Each party with labels gave them noise once, before anything was computed from them. The rounds, the model, importance and the "
+    "trivial model follow from labels with noise, so the same epsilon covers them. The rows were split without looking at labels."
 )
 HELD = " Figures on rows held out to stop by are compared with their labels with noise, so it covers these, too."
 UNCOVERED = (

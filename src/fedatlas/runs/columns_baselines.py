@@ -158,19 +158,19 @@ def sent_by(federation: InProcess) -> int:
     return federation.cost.bytes_up + federation.cost.bytes_down
 
 
-def trial(side: Side, scheme: Scheme, how: How, rounds: int, before: bool = False) -> list[Cost]:
-    """Return the cost of each round that is tried, and discarded; they are encrypted if ``how`` says so.
+def trial(side: Side, scheme: Scheme, how: How, rounds: int, before: bool = False) -> tuple[list[Cost], int]:
+    """Return the cost of each round that is tried, and discarded, and the bytes of the scheme's beginning; encrypted if ``how`` says so.
 
     ``before``: try the first round, of those that ask nothing of others.
     """
-    federation, server, _ = opened(side, scheme, how, "trial")
+    federation, server, begun = opened(side, scheme, how, "trial")
     asked, found = scheme.trial(how), []
     first = 1 if before else min(asked.number, rounds)
     last = min(first + len(side.parties) - 1, rounds) if asked.turns and not before else first
     for number in range(first, last + 1):
         drive(federation, partial(scheme.step, how, server, number), number)
         found.append(federation.cost)
-    return found
+    return found, begun
 
 
 def drive(federation: Any, make: Callable[[], RoundGenerator], number: int) -> State:

@@ -29,6 +29,7 @@ class Tried(NamedTuple):
     rows: int
     bytes: int
     seconds: float
+    begun: int  # bytes before the first round, when the rows are matched and split
 
 
 @machine.one_thread_an_operator()
@@ -45,7 +46,7 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
     found = expected([one_round(held, min(size, most)) for size in asked.rows], most)
     before = min(asked.number - 1, rounds)
     own = found if before in (0, rounds) else expected([one_round(held, min(n, most), True) for n in asked.rows], most)
-    sent, took = (before * mine + (rounds - before) * all_ for mine, all_ in zip(own[1:], found[1:], strict=True))
+    sent, took = (before * mine + (rounds - before) * all_ for mine, all_ in zip(own[1:3], found[1:3], strict=True))
     return {
         **matching,
         "privacy": {**protection(held, most), **of_rows(whole.mechanisms, len(seeds))},
@@ -59,7 +60,8 @@ def rehearsed(whole: Checked) -> dict[str, Any]:
         "bytes_per_tree": found.bytes,
         "seconds_per_tree": found.seconds,
         "seeds": len(seeds),
-        "bytes": len(seeds) * (matching["bytes"] + round(sent)),
+        "bytes_beginning": found.begun,
+        "bytes": len(seeds) * (matching["bytes"] + found.begun + round(sent)),
         "seconds": len(seeds) * (matching["seconds"] + took),
     }
 
@@ -104,18 +106,19 @@ def expected(made: list[Tried], rows: int) -> Tried:
         few, many = made
         share = (rows - few.rows) / (many.rows - few.rows)
         more = max(many.seconds - few.seconds, 0.0)
-        return Tried(rows, round(few.bytes + share * (many.bytes - few.bytes)), few.seconds + share * more)
-    one = made[-1]
-    return Tried(rows, round(one.bytes * rows / one.rows), one.seconds * rows / one.rows)
+        sent, begun = (round(a + share * (b - a)) for a, b in ((few.bytes, many.bytes), (few.begun, many.begun)))
+        return Tried(rows, sent, few.seconds + share * more, begun)
+    one, scaled = made[-1], rows / made[-1].rows
+    return Tried(rows, round(one.bytes * scaled), one.seconds * scaled, round(one.begun * scaled))
 
 
 def one_round(held: Consortium, rows: int, before: bool = False) -> Tried:
     """Return the mean cost of the rounds that are tried on the first ``rows`` rows of each party. ``before``: as `trial`."""
     whole = held.checked
-    costs = trial(paired(held, rows), whole.of_columns(), whole.how, whole.config.rounds, before)
+    costs, begun = trial(paired(held, rows), whole.of_columns(), whole.how, whole.config.rounds, before)
     seconds = sum(sum(cost.seconds.values()) - cost.seconds.get("keys", 0.0) for cost in costs)
     sent = sum(cost.bytes_up + cost.bytes_down for cost in costs)
-    return Tried(rows, round(sent / len(costs)), seconds / len(costs))
+    return Tried(rows, round(sent / len(costs)), seconds / len(costs), begun)
 
 
 def paired(held: Consortium, rows: int) -> Side:

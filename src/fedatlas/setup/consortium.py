@@ -44,6 +44,10 @@ TEST_LABELS = (
     "Labels of test rows have no noise: no epsilon covers figures on them. Labels of rows held out to stop by have noise, and figures on "
     "them are compared with it."
 )
+SEVERAL_LABELS = (
+    "A row that several parties with labels have, but not all parties, trains at each of them with a label of its own: epsilons of these "
+    "labels add up, to {} times that of one label."
+)
 
 
 class Consortium(NamedTuple):
@@ -117,8 +121,8 @@ def consortium(whole: Checked, root: bytes = b"") -> Consortium:
 
 def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1, root: bytes = b"") -> Consortium:
     """Return the parties with these tables. ConfigError if the scheme does not learn such a label. ``root``: as `consortium` takes it."""
-    tables, noised, root, figures = with_noised_labels(whole.mechanisms, tables, root, whole.config.seed)
     active = holder_of(whole.config, tables)
+    tables, noised, root, figures = with_noised_labels(whole.mechanisms, tables, root, whole.config.seed, active)
     scheme, task = whole.of_columns(), tables[active].task
     if task not in scheme.tasks:
         raise ConfigError(
@@ -140,7 +144,7 @@ def consortium_of(whole: Checked, tables: Sequence[PartyTable], workers: int = 1
         for k, one in enumerate((*tables, *apart))
     )
     said = said_of_owners(tables) if scheme.layout == "rows" else said_of(tables)
-    said = [*said, *scheme.warnings(whole.how), *notices_of_labels(whole)]
+    said = [*said, *scheme.warnings(whole.how), *notices_of_labels(whole, tables)]
     return Consortium(whole, tables, parties, tuple(said), root, figures)
 
 
@@ -206,7 +210,9 @@ def party_tables(config: ExperimentConfig) -> list[PartyTable]:
         return owners_tables(config)
     if config.parties:
         drop = config.data.missing == "drop"
-        return alike([read_party(file, drop) for file in files_of(config)])
+        files = files_of(config)
+        first = next(k for k, one in enumerate(files) if one.label)
+        return alike([read_party(file, drop, some=bool(file.label) and k > first) for k, file in enumerate(files)])
     how = dealt(config.partition.parameters(), config.partition.name)
     loaded = whole_table(config)
     rows = loaded.train
@@ -286,12 +292,14 @@ def refuse_labels(config: ExperimentConfig, tables: Sequence[PartyTable]) -> Non
             )
 
 
-def notices_of_labels(whole: Checked) -> list[str]:
+def notices_of_labels(whole: Checked, tables: Sequence[PartyTable]) -> list[str]:
     """Return what is said before a run whose labels have noise."""
     changing = on_rows(whole.mechanisms)
     seeded = [f"'{one.name}': noise = \"seed\" protects nobody." for one in changing if one.keys.get("noise") == "seed"]
     said = [line for one in changing for line in one.words.notices]
-    return [*said, *seeded, TEST_LABELS] if changing else []
+    most = min(sum(one.y is not None for one in tables), len(tables) - 1)  # of a row that all have, one label counts
+    several = [SEVERAL_LABELS.format(most)] if whole.config.parties and most > 1 else []
+    return [*said, *seeded, *several, TEST_LABELS] if changing else []
 
 
 def said_of_owners(tables: Sequence[PartyTable]) -> list[str]:
@@ -322,6 +330,10 @@ def said_of(tables: Sequence[PartyTable]) -> list[str]:
             out.append(f"{count_rows(one.without_id)} of '{one.name}' {verb} no id and cannot be matched.")
         if one.left_out:
             out.append(f"{count_rows(one.left_out)} of '{one.name}' left out: no label or weight.")
+        if one.called and one.y is not None and (lacks := int(np.isnan(one.y).sum())):
+            out.append(
+                f"{count_rows(lacks)} of '{one.name}' without a label: they train only if all parties have them."
+            )
         if len(one.x) and (
             constant := [n for n, x in zip(one.names, one.x.T, strict=True) if len(np.unique(x[~np.isnan(x)])) < 2]
         ):

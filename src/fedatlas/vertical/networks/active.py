@@ -15,7 +15,7 @@ from torch import Tensor
 from fedatlas.algorithm import State
 from fedatlas.errors import DivergedError
 from fedatlas.models import Loss, make_loss
-from fedatlas.vertical.letters import LETTERS, LetterKind, letter, taken
+from fedatlas.vertical.letters import LETTERS, LetterKind, letter, others, taken
 from fedatlas.vertical.networks import passive
 from fedatlas.vertical.networks.letter_kinds import CUT, EMBEDDED, JUDGED, asked, numbers
 from fedatlas.vertical.networks.network import Scale, first_fusion, fusion_of, shared_of, stepped, weights_of
@@ -165,7 +165,7 @@ def gather(how: CutNetworks, model: Any, data: Columns, message: Any, state: Sta
     nets = _scored(how, data, {**state, "nets": {**before, "out": nothing}}, slice(None), parts)["nets"]
     if nets.get(MODEL):
         has = np.ones(len(x), bool)
-        for k in parts:
+        for k in others(data):
             has &= taken(data, message, k, kind, rows=len(x), width=how.width)["has"].numpy()
         with torch.no_grad():
             alone = shared_of(nets[MODEL], how.dtype)(shared_inputs(how, nets, x)).double()

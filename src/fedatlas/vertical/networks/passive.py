@@ -121,8 +121,10 @@ def settle(how: CutNetworks, model: Any, data: Columns, message: Any, state: Sta
 
 
 def ask(how: CutNetworks, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
-    """Send the embeddings of all rows that are asked about, and which of them this party has."""
-    said = told(how, data, ASKED, _embedded(how, data, state, slice(None)))
+    """Send the embeddings of all rows that are asked about (zeros without a network), and which of them this party has."""
+    nothing = torch.zeros(len(order(state)), how.width, dtype=how.dtype)
+    rows = _embedded(how, data, state, slice(None)) if state["nets"]["weights"] else nothing
+    said = told(how, data, ASKED, rows)
     content = {**said["content"], "has": tensor(order(state) >= 0)}
     return {LETTERS: [{**said, "content": content}]}, state, session
 
