@@ -84,6 +84,12 @@ def test_bad_input_is_a_sentence() -> None:
         ridge.fit(*rows(columns=12))
     with pytest.raises(PrivacyError, match="choose 2048 or 3072 or 4096"):
         PrivateRidge(key_bits=500).fit(x[:, :1], y)
+    for bits, said in [("512", "a whole number"), (512.0, "a whole number"), (8192, "choose 2048 or 3072 or 4096")]:
+        with pytest.raises((ConfigError, PrivacyError), match=said):
+            PrivateRidge(key_bits=bits).fit(x, y)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="groups names no owner for 1 of 60 rows"):
+        ridge.fit(x, y, groups=[None, *["a"] * 59])
+    assert ridge.fit([x.tolist(), x.tolist()], [y.tolist(), y.tolist()]).n_owners_ == 2
     x[:, 1] = 7.0
     with pytest.raises(DataError, match="a column is constant"):
         PrivateRidge(l2=0.0, key_bits=BITS).fit(x, y)

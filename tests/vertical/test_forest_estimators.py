@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import fedatlas
 from boosting_federation import Table
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DataError
 from fedatlas.vertical import (
     SCHEMES,
     FederatedForestClassifier,
@@ -48,6 +48,12 @@ def test_estimators_grow_the_forest() -> None:
     fitted = FederatedForestRegressor(trees=5, features=1.0, random_state=2).fit(rows, target)
     assert fitted.score(rows, target) > 0.7
     assert fitted.predict(rows).tolist() == clone(fitted).fit(rows, target).predict(rows).tolist()
+
+
+def test_a_label_whose_squares_are_above_all_doubles_is_refused() -> None:
+    number = TABLES["a number"]
+    with pytest.raises(DataError, match="too large for sums of squares: give it in a larger unit"):
+        FederatedForestRegressor(trees=1).fit(frames(number), number.y * 1e200)
 
 
 @pytest.mark.parametrize("made", [FederatedForestClassifier, FederatedForestRegressor, SecureBoostClassifier])

@@ -96,6 +96,17 @@ def test_forests_are_compared_by_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_price_is_that_of_several_trees_as_they_draw_columns_of_other_parties(tmp_path: Path) -> None:
+    """With a column a tree some trees send rows of nodes to nobody; by the first tree all would."""
+    tables(tmp_path)
+    for seed in (1, 2, 3):
+        asked = experiment(tmp_path, algorithm={**FOREST, "trees": 12, "features": 0.01}, seed=seed)
+        rows = RunFolder(run(asked, out=tmp_path / f"run-{seed}", baselines=False).path).rows()[1:]
+        sent = [row["bytes_up"] + row["bytes_down"] for row in rows]
+        assert max(sent) > 1.5 * min(sent)
+        assert 0.7 < fedatlas.dry_run(asked)["bytes_per_tree"] / np.mean(sent) < 1.5
+
+
 def test_a_study_makes_the_runs_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = given(tmp_path, 0.5)

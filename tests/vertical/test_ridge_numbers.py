@@ -66,6 +66,26 @@ def test_penalties_are_of_the_columns_as_they_are() -> None:
     assert numbers.FixedPoint(10, 8, (0, 2, -3, 7)).penalties(0.5) == [1 << 15, 1 << 11, 1 << 21, 0]
 
 
+def test_a_penalty_is_never_rounded_to_nothing_so_a_column_of_large_numbers_may_be_constant() -> None:
+    assert numbers.FixedPoint(10, 8, (31, 0, 31, 7)).penalties(1.0) == [1, 1 << 16, 1, 0]
+    assert numbers.FixedPoint(10, 8, (31, 0, 31, 7)).penalties(0.0) == [0] * 4
+    a = [[6, 6, 12], [6, 6, 12], [12, 12, 24]]  # each column is half of the last
+    for j, one in enumerate(numbers.FixedPoint(6, 8, (31, 31, 0)).penalties(1e-9)):
+        a[j][j] += one
+    assert masking.solved(a, [[3], [3], [6]], N)[:2] == [[0], [0]]
+
+
+def test_penalties_and_coefficients_beyond_doubles_are_sentences() -> None:
+    with pytest.raises(PrivacyError, match="1 columns and 9 rows with 20 bits"):  # its penalty is 2^1000
+        numbers.planned(9, [-500, 0], 1.0, 20, 4096)
+    with pytest.raises(PrivacyError, match="needs a key of"):
+        numbers.planned(9, [-700, 0], 1e300, None, 4096)
+    with pytest.raises(DataError, match="larger than every double"):
+        numbers.FixedPoint(9, 8, (-1070, 0)).unscaled([[Fraction(1)], [Fraction(0)]])
+    plan, x = numbers.FixedPoint(9, 8, (1000, 1023)), np.array([[1e300], [9e299]])
+    assert numbers.error(plan, 0.0, x, np.ones((2, 1)), np.array([[1e30], [1e300]])) == math.inf
+
+
 @pytest.mark.parametrize("targets", [1, 3])
 def test_masked_equations_have_the_same_solution_as_the_equations(targets: int) -> None:
     draw = np.random.default_rng(1)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from fedatlas import machine
 from fedatlas.errors import ConfigError, DataError
@@ -44,8 +45,10 @@ class _PrivateRidge(BaseEstimator):  # type: ignore[misc]
     @property
     def _how(self) -> Ridge:
         keys = {"l2": self.l2, "precision": self.precision, "reveal": self.reveal}
+        if not isinstance(self.key_bits, (int, np.integer)):
+            raise ConfigError(f"key_bits = {self.key_bits!r}: expected a whole number, such as 2048.")
         found: Ridge = private_ridge(**arguments("algorithm", private_ridge, keys))
-        return found._replace(key_bits=self.key_bits, encrypted=True)
+        return found._replace(key_bits=int(self.key_bits), encrypted=True)
 
     def _owned(self, X: Any, y: Any, groups: Any) -> list[Owned]:
         """Return the rows and targets of each owner, in the order of `owners_`."""
@@ -58,8 +61,10 @@ class _PrivateRidge(BaseEstimator):  # type: ignore[misc]
             X, y, groups = _together(X, y)
         numeric = isinstance(self, RegressorMixin)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=numeric)
-        groups = np.zeros(len(y), np.int64) if groups is None else np.asarray(groups)
+        groups = np.zeros(len(y), np.int64) if groups is None else column_or_1d(groups)
         check_consistent_length(X, groups)
+        if lost := int(pd.isna(groups).sum()):
+            raise DataError(f"groups names no owner for {lost:,} of {len(groups):,} rows: leave these rows out.")
         self.owners_ = np.unique(groups)
         self.n_owners_ = len(self.owners_)
         return [(str(one), X[groups == one], np.asarray(y)[groups == one]) for one in self.owners_]
@@ -142,6 +147,7 @@ def _together(tables: Sequence[Any], ys: Any) -> tuple[Any, np.ndarray, np.ndarr
     """Return the rows of a list of tables, their targets, and the place of each row's table. DataError if they do not fit together."""
     if len(ys) != len(tables):
         raise DataError(f"{len(tables)} tables and {len(ys)} targets: give each owner's table its own.")
+    tables = [one if hasattr(one, "shape") else np.asarray(one) for one in tables]
     first = tables[0]
     for k, (one, own) in enumerate(zip(tables, ys, strict=True)):
         if not len(one):
@@ -153,8 +159,6 @@ def _together(tables: Sequence[Any], ys: Any) -> tuple[Any, np.ndarray, np.ndarr
     groups = np.repeat(np.arange(len(tables)), [len(one) for one in tables])
     rows: Any = np.concatenate([np.asarray(one) for one in tables])
     if hasattr(first, "columns"):
-        import pandas as pd
-
         rows = pd.DataFrame(rows, columns=first.columns)
     return rows, np.concatenate([np.asarray(own) for own in ys]), groups
 

@@ -166,7 +166,7 @@ def trial(side: Side, scheme: Scheme, how: How, rounds: int, before: bool = Fals
     federation, server, begun = opened(side, scheme, how, "trial")
     asked, found = scheme.trial(how), []
     first = 1 if before else min(asked.number, rounds)
-    last = min(first + len(side.parties) - 1, rounds) if asked.turns and not before else first
+    last = first if before else min(first + (asked.turns or len(side.parties)) - 1, rounds)
     for number in range(first, last + 1):
         drive(federation, partial(scheme.step, how, server, number), number)
         found.append(federation.cost)

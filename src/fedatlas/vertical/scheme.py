@@ -64,7 +64,7 @@ class Trial(NamedTuple):
 
     rows: tuple[int, ...] = (20_000,)  # of one round each; the cost of two is the straight line through both
     number: int = 1  # of the first round that asks something of all parties; above the run's rounds: none does
-    turns: bool = False  # whether as many rounds as there are parties are tried from there, and their mean is taken
+    turns: int = 1  # rounds that are tried from there, of which the mean is taken; 0: as many as there are parties
 
 
 class KnownRows(NamedTuple):

@@ -7,12 +7,13 @@ are exact, so every code leads to the same trees, bit for bit.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from fedatlas import secret
-from fedatlas.errors import ProtocolError
+from fedatlas.errors import DataError, ProtocolError
 from fedatlas.vertical.parties import Floats, Whole
 
 PRECISION = 24
@@ -28,8 +29,12 @@ class Scale(NamedTuple):
 
 
 def scale_of(y: Floats) -> Scale:
-    """Return the scale of the labels (rows,) of training rows."""
+    """Return the scale of the labels (rows,) of training rows. DataError if sums of their squares are above all doubles."""
     low, span = float(y.min()), float(y.max()) - float(y.min())
+    if not math.isfinite(len(y) * span * span):
+        raise DataError(
+            f"the label has a range of {span:.3g}, too large for sums of squares: give it in a larger unit."
+        )
     return Scale(low, span / (1 << PRECISION) if span > 0 else 1.0)
 
 

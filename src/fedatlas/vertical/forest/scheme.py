@@ -11,9 +11,11 @@ from fedatlas.vertical.forest.files import export, loaded
 from fedatlas.vertical.forest.protocol import begin, due, grow, infer, questions
 from fedatlas.vertical.forest.settings import FederatedForest, federated_forest
 from fedatlas.vertical.forest.words import KNOWN, SETS, WORDS
-from fedatlas.vertical.scheme import Scheme
+from fedatlas.vertical.scheme import Scheme, Trial
 from fedatlas.vertical.trees.files import reads
 from fedatlas.vertical.trees.importance import brought, importance, own
+
+DRAWS = 8  # trees that a dry run tries: what one sends depends on whose columns are drawn for it
 
 
 def said(how: FederatedForest, classes: int) -> str:
@@ -51,6 +53,7 @@ FEDERATED_FOREST = Scheme(
     weighted=False,
     questions=questions,
     due=due,
+    trial=lambda how: Trial(turns=DRAWS),
     begin=begin,
     step=grow,
     end=importance,

@@ -37,11 +37,7 @@ from fedatlas.vertical.ridge.settings import Ridge
 
 def plan(how: Ridge, model: Any, data: Columns, message: Any, state: State, session: Any) -> Answered:
     """Choose the fixed point for all rows, and tell the owners. PrivacyError if the key has no room for it."""
-    sizes: dict[str, int] = {}
-    told = []
-    for k in owners(len(data.parties)):
-        told.append(taken(data, message, k, EXTENT, **sizes))
-        sizes = {"columns": len(told[0]["largest"])}
+    told = [taken(data, message, k, EXTENT, columns=len(data.names) + 1) for k in owners(len(data.parties))]
     largest = torch.stack([one["largest"] for one in told]).max(dim=0).values.tolist()
     found = numbers.planned(sum(one["rows"] for one in told), largest, how.l2, how.precision, how.key_bits)
     to = owners(len(data.parties))

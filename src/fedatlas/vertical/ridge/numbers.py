@@ -10,7 +10,8 @@ fraction is found again modulo N if twice the product of both is below N:
 p counts the intercept, a last column of ones that is not penalised. A is positive definite, so its denominator lacks the factor
 p^(p / 2) >= 2, which pays for the bit that N may be short of 2^bits.
 
-l2 is of the columns as they are: a column that is divided by 2^e has the penalty l2 / 4^e.
+l2 is of the columns as they are: a column that is divided by 2^e has the penalty l2 / 4^e. One above 0 is never rounded to 0, so with it A
+has a solution, whatever the columns.
 
 Source: Giacomelli, Jha, Joye, Page, Yoon, ACNS 2018 (V4).
 """
@@ -24,14 +25,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedatlas.errors import PrivacyError
+from fedatlas.errors import DataError, PrivacyError
 from fedatlas.vertical.parties import Floats, Whole
 
 FEWEST, MOST = 8, 52  # bits after the point; a double has 52 behind its first
 NOTHING = -1100  # exponent of a column of zeros
-TINY = 800  # bits of a penalty that no key has room for
+LARGE = 1 << 60  # penalties from here on are taken as whole numbers, since a double ends at 2^1024
 LIMB = 26  # bits of a half of a whole number: products of two and sums of 1,024 of them stay within 63
 ROWS = 1024
+
+BEYOND = "a coefficient is larger than every double: give the numbers of the columns and of the label in units in which they are near 1."
 
 
 class FixedPoint(NamedTuple):
@@ -47,14 +50,21 @@ class FixedPoint(NamedTuple):
         return len(self.largest)
 
     def penalties(self, l2: float) -> list[int]:
-        """Return what is added to the diagonal of X'X, in its unit 2^(-2 f)."""
-        return [round(Fraction(l2) * Fraction(4) ** (self.precision - e)) for e in self.largest[:-1]] + [0]
+        """Return what is added to the diagonal of X'X, in its unit 2^(-2 f). Of ``l2`` above 0 none is 0."""
+        exact = [Fraction(l2) * Fraction(4) ** (self.precision - e) for e in self.largest[:-1]]
+        return [max(round(one), int(one > 0)) for one in exact] + [0]
 
     def unscaled(self, solution: Sequence[Sequence[Fraction]]) -> Floats:
-        """Return (columns, targets) coefficients of the columns as they are, the intercept last, each the nearest double."""
+        """Return (columns, targets) coefficients of the columns as they are, the intercept last, each the nearest double.
+
+        DataError for one above all doubles.
+        """
         powers = [self.largest[-1] - e for e in (*self.largest[:-1], 0)]
         pairs = zip(solution, powers, strict=True)
-        return np.array([[float(one * Fraction(2) ** power) for one in row] for row, power in pairs])
+        try:
+            return np.array([[float(one * Fraction(2) ** power) for one in row] for row, power in pairs])
+        except OverflowError:
+            raise DataError(BEYOND) from None
 
 
 def exponents(x: Floats) -> Whole:
@@ -90,10 +100,11 @@ def needed(width: int, precision: int, rows: int, penalty: float) -> float:
 def planned(rows: int, largest: Sequence[int], l2: float, precision: int | None, key_bits: int) -> FixedPoint:
     """Return the plan. ``precision``: None: the largest that fits. PrivacyError if it does not fit the key, or none does."""
     found = tuple(0 if e == NOTHING else int(e) for e in largest)
-    width, penalty = len(found), math.ldexp(l2, min(-2 * min(found[:-1]), TINY))
+    width, exact = len(found), Fraction(l2) * Fraction(4) ** -min(found[:-1])
+    penalty = float(exact) if exact < LARGE else int(exact)
     tried = range(MOST, FEWEST - 1, -1) if precision is None else (precision,)
     for f in tried:
-        if needed(width, f, rows, penalty) < key_bits:
+        if needed(width, f, rows, max(penalty, 4.0**-f if l2 else 0.0)) < key_bits:
             return FixedPoint(rows, f, found)
     bits = math.floor(needed(width, tried[-1], rows, penalty)) + 1
     cure = "use fewer columns or a longer key" if precision is None else "lower algorithm.precision or use a longer key"
@@ -112,8 +123,8 @@ def error(plan: FixedPoint, l2: float, x: Floats, y: Floats, coefficients: Float
 
     In scaled numbers, A* and b* those before rounding: A* (beta - beta*) = (A* - A) beta - (b* - b). An entry of A or b is a sum over n
     rows of products of numbers of at most 1, each rounded by at most u = 2^(-f-1), so it changes by at most 2 n u, and a penalty by
-    2 u^2. And the least eigenvalue of A* is at least that of the owner's own part with the penalty, since the other owners' parts have
-    none below 0. The last term is the rounding of the coefficients to doubles.
+    less than 4 u^2. And the least eigenvalue of A* is at least that of the owner's own part with the penalty, since the other owners'
+    parts have none below 0. The last term is the rounding of the coefficients to doubles.
     """
     n, p, u = plan.rows, plan.width, 2.0 ** (-plan.precision - 1)
     own = np.concatenate([np.ldexp(x, -np.array(plan.largest[:-1])), np.ones((len(x), 1))], axis=1)
@@ -123,6 +134,8 @@ def error(plan: FixedPoint, l2: float, x: Floats, y: Floats, coefficients: Float
     if least <= 0:
         return math.inf
     powers = np.array([*plan.largest[:-1], 0]) - plan.largest[-1]
-    size = float(np.abs(np.ldexp(coefficients, powers[:, None])).sum(axis=0).max())
-    residual = math.sqrt(p) * (2 * n * u * (1 + size) + 2 * u * u * size)
-    return math.ldexp(math.sqrt(p) * residual / least + 2.0**-53 * size, plan.largest[-1])
+    with np.errstate(over="ignore"):
+        size = float(np.abs(np.ldexp(coefficients, powers[:, None])).sum(axis=0).max())
+    residual = math.sqrt(p) * (2 * n * u * (1 + size) + 4 * u * u * size)
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(math.sqrt(p) * residual / least + 2.0**-53 * size, plan.largest[-1]))

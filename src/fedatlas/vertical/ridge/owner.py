@@ -55,7 +55,7 @@ def keep_plan(how: Ridge, model: Any, data: Columns, message: Any, state: State,
     if plan.rows < own["rows"] or bool((told["largest"] < own["largest"]).any()):
         raise unusable(name, PLAN.topic, f"it has no room for the numbers of '{data.name}'")
     with blamed(data, engine(data), PLAN):
-        numbers.planned(plan.rows, plan.largest, how.l2, plan.precision, how.key_bits)
+        plan = numbers.planned(plan.rows, plan.largest, how.l2, plan.precision, how.key_bits)
     return {}, {**state, "ridge": {"plan": in_letter(plan)}}, session
 
 

@@ -24,6 +24,11 @@ SEALED = (
     "an owner's equations are the sums X'X and X'y over its rows, so they tell the mean and the spread of every column, and of few rows "
     "the rows themselves"
 )
+FRACTIONS = (
+    "the coefficients as exact fractions, from which the sum of every column and of the label over the rows of all owners can be worked "
+    "out, and perhaps more of their equations"
+)
+"""What is seen by who takes the masks off: the equations are in small whole numbers, and lattice reduction finds their shortest row."""
 
 
 def learns(how: Ridge, protected: bool) -> Sequence[LearnsRow]:
@@ -49,12 +54,15 @@ def learns(how: Ridge, protected: bool) -> Sequence[LearnsRow]:
             "masked equations",
             "nothing",
             "nothing",
-            "the number of columns; else numbers that are uniform whatever the rows are",
+            "the number of columns and of targets, and whether the equations are singular; else numbers that are uniform whatever the "
+            "rows are",
         ),
         LearnsRow(
             "coefficients",
-            "the coefficients" if told else "the coefficients, from the masked solution and the masks",
-            "the coefficients" if told else "nothing",
+            "the coefficients"
+            if told
+            else f"from the masked solution and the masks {FRACTIONS}; with two owners, of the other",
+            FRACTIONS if told else "nothing",
             "nothing",
         ),
     )
@@ -70,14 +78,15 @@ WORDS = Words(
     learns=learns,
     gain="",
     hidden=(
-        "The equations were encrypted. Neither the engine, which adds them up, nor the crypto provider, which has the key, can read them "
-        "unless both join forces."
+        "The equations were encrypted. Neither the engine, which adds them up, nor the crypto provider, which has the key, can read those "
+        "of an owner unless both join forces."
     ),
     caution=(
         "Engine and crypto provider must not be run by the same people, and neither by an owner: an owner that is also the provider could "
-        "open every other owner's equations if the engine gave them to it. The names of columns, categories and classes are known to all. "
-        "Judging tells the coordinator how many test rows each owner has, and sums over them, which of one row are its label. The "
-        "coefficients tell something of the rows, as every model does."
+        "open every other owner's equations if the engine gave them to it. The engine, or with reveal = 'owners' each owner, sees "
+        f"{FRACTIONS}. Two owners that see them each learn these sums of the other. The names of columns, categories and classes are "
+        "known to all. Judging tells the coordinator how many test rows each owner has, and sums over them, which of one row are its "
+        "label. The coefficients tell something of the rows, as every model does."
     ),
     phases={
         "split own rows": "drawing test rows",
