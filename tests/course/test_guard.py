@@ -156,11 +156,23 @@ def test_a_model_that_is_not_finite_is_rejected():
     guard.decide(0, None)  # type: ignore[arg-type]
     guard.told = None
     assert guard.decide(1, None) == {"committed": False, "version": 0, "score": None}  # type: ignore[arg-type]
-    assert "a model that is not finite on the guard's rows" in guard.rejection(1)
+    assert "a model or a score that is not finite on the guard's rows" in guard.rejection(1)
     first = Fixed(set_up(parse(tables())))
     first.told = None
     with pytest.raises(ConfigError, match=r"guard.metric = 'macro_f1' is undefined on the guard's rows"):
         first.decide(0, None)  # type: ignore[arg-type]
+
+
+def test_a_round_that_diverges_before_it_is_judged_takes_no_version_back():
+    guard = Fixed(set_up(parse(tables())))
+    for number in range(3):
+        guard.decide(number, None)  # type: ignore[arg-type]
+        guard.taken()
+    guard.undo()
+    assert guard.standing.version == 2
+    guard.decide(3, None)  # type: ignore[arg-type]
+    guard.undo()
+    assert guard.standing.version == 2
 
 
 def test_nobody_trains_or_tests_on_the_guards_rows():

@@ -296,16 +296,20 @@ class RunFolder:
         """Write a JSON file of the run."""
         write_json(self.path / name, value)
 
+    def ended(self) -> bool:
+        """Return whether the run wrote its summary, which comes last."""
+        return (self.path / SUMMARY).exists()
+
     def finished(self) -> bool:
         """Return whether the run is finished; one that diverged is not, unless attackers were declared."""
-        if not (self.path / SUMMARY).exists():
+        if not self.ended():
             return False
         found = self.summary()
         return "diverged" not in found or bool(found.get("attacks"))
 
     def summary(self) -> RunSummary:
         """Return summary.json; ConfigError if it has not been written yet."""
-        if not (self.path / SUMMARY).exists():
+        if not self.ended():
             raise ConfigError(
                 f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}', in Python resume('{self.path}')."
             )
