@@ -274,6 +274,20 @@ def test_a_server_that_cannot_judge_is_refused(what: str):
     assert said in str(error.value)
 
 
+def test_a_mechanism_that_draws_by_the_round_is_not_refused():
+    adaptive = {"name": "central_dp", "clip": "adaptive", "count_noise": 2.0, "noise": "seed"}
+    algorithm, data = {"name": "fedavg", "weights": "uniform"}, {**SMALL["data"], "scale": "none"}
+    checked(parse(tables(privacy=[adaptive], algorithm=algorithm, data=data)))
+
+
+def test_a_guard_of_few_rows_says_what_it_does_not_see():
+    few = set_up(parse(tables(guard={"rows": 8}))).notices
+    assert any("none of its rows is of class '" in said and "harm to that is not seen" in said for said in few)
+    assert any("a single row of its 8 is 0.12 of an accuracy, more than tol = 0.02" in said for said in few)
+    for guard in ({"rows": 100}, {"rows": 40, "tol": float("inf")}, {"rows": 40, "metric": "log_loss"}):
+        assert not [said for said in set_up(parse(tables(guard=guard))).notices if "[guard]" in said]
+
+
 @pytest.mark.parametrize(
     ("guard", "said"),
     [

@@ -203,6 +203,7 @@ class Remembering(NamedTuple):
     total: Callable[[Memory, Transform | None], Reducer] | None = (
         None  # in place of `Work.total`, if that depends on it
     )
+    draws: bool = False  # whether repeatable draws follow from the memory, and not from the round
 
 
 class Work(NamedTuple):

@@ -148,7 +148,7 @@ class DPFTRL(NamedTuple):
         return Work(
             update=lambda changes, how, doing: shortened(changes, self.clip),
             total=lambda transform: clipped_sum(self.clip, transform),
-            memory=Remembering(lambda how: start(), self.enter, self.release),
+            memory=Remembering(lambda how: start(), self.enter, self.release, draws=True),
         )
 
 
