@@ -19,7 +19,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Observer, Request
 from fedatlas.privacy import ledger
 from fedatlas.record.checkpoint import Checkpoints
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.run_folder import AUDIT, RELEASE, RunFolder
 from fedatlas.wire import codec
 from test_guard import POISON, SMALL, rows_of, run, tables
 
@@ -135,6 +135,20 @@ def test_rounds_are_not_lowered_to_before_a_round_that_may_have_begun(tmp_path: 
     with pytest.raises(ConfigError, match="has already run 2 rounds and may have begun another; ask for 3 or more"):
         fedatlas.resume(path, ["rounds=2"])
     assert fedatlas.resume(path, ["rounds=3"]).summary["rounds"] == 3
+
+
+@pytest.mark.parametrize("on", ["rollback", "rounds"])
+def test_a_page_to_sign_goes_with_the_model_that_it_is_about(on: str, tmp_path: Path):
+    path = run(tmp_path / "run", rounds=2)
+    for name in (AUDIT, RELEASE):
+        (path / name).write_text("{}")
+    fedatlas.resume(path)
+    assert (path / AUDIT).exists(), "nothing was trained"
+    if on == "rollback":
+        fedatlas.rollback(path, 1)
+    else:
+        fedatlas.resume(path, ["rounds=3"])
+    assert not [name for name in (AUDIT, RELEASE) if (path / name).exists()]
 
 
 def test_after_a_rollback_at_the_end_the_summary_is_of_the_version(whole: Path):
