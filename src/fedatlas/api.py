@@ -210,9 +210,11 @@ def longer(folder: RunFolder, overrides: Sequence[str]) -> ExperimentConfig:
         )
     parts = [folder.path / f"seed-{seed}" for seed in config.seeds or ()] or [folder.path]
     done = max(rounds_done(part) for part in parts)
-    if (rounds := rounds_of(wanted)) < done:
+    # After a rollback the number of a round that has begun must not come again.
+    begun, more = (1, " and may have begun another") if config.guard is not None and done < config.rounds else (0, "")
+    if (rounds := rounds_of(wanted)) < done + begun:
         raise ConfigError(
-            f"rounds = {rounds}: '{folder.path}' has already run {done} rounds; ask for {done} or more, or start a new run."
+            f"rounds = {rounds}: '{folder.path}' has already run {done} rounds{more}; ask for {done + begun} or more, or start a new run."
         )
     return wanted
 

@@ -12,9 +12,9 @@ import torch
 import fedatlas
 from fedatlas import Experiment
 from fedatlas.auditing import LEAK_SEEN, NONE_SEEN, NOT_TRIED, VIOLATED
-from fedatlas.auditing.audit_run import AUDIT, RELEASE
 from fedatlas.errors import ConfigError
 from fedatlas.privacy import noise
+from fedatlas.record.run_folder import AUDIT, RELEASE
 
 SMALL: dict[str, Any] = {
     "rounds": 2,

@@ -16,6 +16,7 @@ from fedatlas.config import parse
 from fedatlas.course.guard import CommitGuard
 from fedatlas.course.progress import Silent
 from fedatlas.federation.client_states import PartyState
+from fedatlas.federation.link import Observer, Request
 from fedatlas.record.checkpoint import Checkpoints
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.record.versions import versions_of
@@ -156,11 +157,53 @@ def test_a_model_that_is_not_finite_is_rejected():
     guard.decide(0, None)  # type: ignore[arg-type]
     guard.told = None
     assert guard.decide(1, None) == {"committed": False, "version": 0, "score": None}  # type: ignore[arg-type]
-    assert "a model that is not finite on the guard's rows" in guard.rejection(1)
+    assert "numbers that are not finite" in guard.rejection(1)
     first = Fixed(set_up(parse(tables())))
     first.told = None
     with pytest.raises(ConfigError, match=r"guard.metric = 'macro_f1' is undefined on the guard's rows"):
         first.decide(0, None)  # type: ignore[arg-type]
+
+
+class PoisonedControl(Observer):
+    """A client of SCAFFOLD that trains honestly in round 3, and sends another change of its control."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def replied(self, request: Request, update: Any) -> None:
+        if (request.round, request.client) == (3, 0):
+            update["c"] = update["c"].map(lambda x: self.scale * (torch.arange(x.numel()) % 7 - 3.0).view_as(x))
+
+
+def test_a_control_that_is_not_finite_is_rejected_though_the_model_is_sound(tmp_path: Path):
+    given = Experiment.of(**tables(rounds=4, algorithm={"name": "scaffold"}))
+    fedatlas.run(given, out=tmp_path / "run", baselines=False, observers=[PoisonedControl(float("nan"))])
+    rows = rows_of(tmp_path / "run")
+    assert [(row["committed"], row["version"]) for row in rows[2:]] == [(True, 2), (False, 2), (True, 4)]
+    assert rows[3]["score"] is None
+
+
+def test_a_rollback_takes_a_poisoned_control_out(tmp_path: Path):
+    """The guard judges models: it commits the round that poisons a control, and rejects those after it."""
+    path = tmp_path / "run"
+    given = Experiment.of(**tables(rounds=5, algorithm={"name": "scaffold"}))
+    fedatlas.run(given, out=path, baselines=False, observers=[PoisonedControl(10.0)])
+    assert [row["committed"] for row in rows_of(path)] == [True, True, True, True, False, False]
+    fedatlas.rollback(path, 2)
+    fedatlas.resume(path, ["rounds=7"])
+    assert [row["committed"] for row in rows_of(path)[-2:]] == [True, True]
+
+
+def test_a_round_that_diverges_before_it_is_judged_takes_no_version_back():
+    guard = Fixed(set_up(parse(tables())))
+    for number in range(3):
+        guard.decide(number, None)  # type: ignore[arg-type]
+        guard.taken()
+    guard.undo()
+    assert guard.standing.version == 2
+    guard.decide(3, None)  # type: ignore[arg-type]
+    guard.undo()
+    assert guard.standing.version == 2
 
 
 def test_nobody_trains_or_tests_on_the_guards_rows():
@@ -229,6 +272,20 @@ def test_a_server_that_cannot_judge_is_refused(what: str):
     with pytest.raises(ConfigError) as error:
         checked(parse(tables(**more)))
     assert said in str(error.value)
+
+
+def test_a_mechanism_that_draws_by_the_round_is_not_refused():
+    adaptive = {"name": "central_dp", "clip": "adaptive", "count_noise": 2.0, "noise": "seed"}
+    algorithm, data = {"name": "fedavg", "weights": "uniform"}, {**SMALL["data"], "scale": "none"}
+    checked(parse(tables(privacy=[adaptive], algorithm=algorithm, data=data)))
+
+
+def test_a_guard_of_few_rows_says_what_it_does_not_see():
+    few = set_up(parse(tables(guard={"rows": 8}))).notices
+    assert any("none of its rows is of class '" in said and "harm to that is not seen" in said for said in few)
+    assert any("a single row of its 8 is 0.12 of an accuracy, more than tol = 0.02" in said for said in few)
+    for guard in ({"rows": 100}, {"rows": 40, "tol": float("inf")}, {"rows": 40, "metric": "log_loss"}):
+        assert not [said for said in set_up(parse(tables(guard=guard))).notices if "[guard]" in said]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Observer, Request
 from fedatlas.privacy import ledger
 from fedatlas.record.checkpoint import Checkpoints
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.run_folder import AUDIT, RELEASE, RunFolder
 from fedatlas.wire import codec
 from test_guard import POISON, SMALL, rows_of, run, tables
 
@@ -78,6 +78,77 @@ def test_a_rollback_restores_server_and_clients_and_a_resume_goes_on_there(tmp_p
     fedatlas.rollback(path, 4)
     assert fedatlas.versions(path)[4].current
     assert held(path)[0] == 7
+
+
+def test_stop_looks_at_rows_since_the_rollback(tmp_path: Path):
+    """Three rejected rounds end the run by patience. From an earlier version it gets as many rounds again."""
+    attack = [{**POISON[0], "rounds": [3, 5]}]
+    path = run(tmp_path / "run", rounds=9, attack=attack, stop={"patience": 3})
+    assert [row["round"] for row in rows_of(path)] == [0, 1, 2, 3, 4, 5]
+    fedatlas.rollback(path, 1)
+    summary = fedatlas.resume(path).summary
+    assert [row["round"] for row in rows_of(path)] == [0, 1, 2, 3, 4, 5, 7, 8, 9]
+    assert "stopped" not in summary
+    fedatlas.rollback(path, 2)
+    summary = fedatlas.resume(path, ["rounds=10"]).summary
+    assert summary["rounds"] == 10, "the figures of version 2 stand for round 9, not those of rounds 7 to 9"
+    fedatlas.rollback(path, 7)
+    assert fedatlas.resume(path).summary["guard"]["version"] == 7
+
+
+def test_a_level_that_the_version_has_reached_ends_the_run(tmp_path: Path):
+    path = run(tmp_path / "run", rounds=6, stop={"accuracy": 0.5})
+    reached = [row["round"] for row in rows_of(path) if row["accuracy"] >= 0.5]
+    assert len(reached) == 1
+    fedatlas.rollback(path, reached[0] - 1)
+    again = fedatlas.resume(path).summary
+    assert again["rounds"] > reached[0], "the old branch had reached it, the version has not"
+    fedatlas.rollback(path, reached[0])
+    assert fedatlas.resume(path).summary["rounds"] == again["rounds"]
+
+
+def test_a_version_whose_round_never_landed_is_gone_after_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A kill comes between the record of version 3 and the manifest of round 3; the rollback takes the number 3."""
+    path, replace = tmp_path / "run", Checkpoints.replace
+
+    def killed(self: Checkpoints, body: Any) -> None:
+        if body["round"] == 3 and body["extra"]["guard"]["version"] == 3:
+            raise KeyboardInterrupt
+        replace(self, body)
+
+    monkeypatch.setattr(Checkpoints, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(path, rounds=4)
+    assert (path / "versions" / "000003.json").exists()
+    fedatlas.rollback(path, 1)
+    assert [one.version for one in fedatlas.versions(path)] == [0, 1, 2]
+    with pytest.raises(ConfigError, match="has no version 3"):
+        fedatlas.rollback(path, 3)
+    fedatlas.resume(path)
+    assert [(one.version, one.begun_from) for one in fedatlas.versions(path)][3:] == [(4, 1)]
+
+
+def test_rounds_are_not_lowered_to_before_a_round_that_may_have_begun(tmp_path: Path):
+    """Else a rollback at that end, and rounds raised again, would repeat the number with another model."""
+    path = tmp_path / "run"
+    stopped(path, at=3, rounds=5)
+    with pytest.raises(ConfigError, match="has already run 2 rounds and may have begun another; ask for 3 or more"):
+        fedatlas.resume(path, ["rounds=2"])
+    assert fedatlas.resume(path, ["rounds=3"]).summary["rounds"] == 3
+
+
+@pytest.mark.parametrize("on", ["rollback", "rounds"])
+def test_a_page_to_sign_goes_with_the_model_that_it_is_about(on: str, tmp_path: Path):
+    path = run(tmp_path / "run", rounds=2)
+    for name in (AUDIT, RELEASE):
+        (path / name).write_text("{}")
+    fedatlas.resume(path)
+    assert (path / AUDIT).exists(), "nothing was trained"
+    if on == "rollback":
+        fedatlas.rollback(path, 1)
+    else:
+        fedatlas.resume(path, ["rounds=3"])
+    assert not [name for name in (AUDIT, RELEASE) if (path / name).exists()]
 
 
 def test_after_a_rollback_at_the_end_the_summary_is_of_the_version(whole: Path):

@@ -98,6 +98,22 @@ def test_a_rejection_and_a_rollback_leave_the_bytes_of_a_simulation(tmp_path: Pa
         fedatlas.rollback(folder / "run", 2)
 
 
+def test_a_deployed_run_that_stop_ended_is_over(tmp_path: Path):
+    given = {**GIVEN, "stop": {"patience": 1}}
+    deal(parse(given), NAMES, tmp_path, "server")
+    made = Agreements(tmp_path, NAMES)
+    run = run_here(
+        made,
+        trained(made, tmp_path),
+        made.signed("r", resolve(parse(given)).config.plain()),
+        test=tmp_path / "test.rows",
+    )
+    assert (run.state.status, rows_of(run.folder / "run")[-1]["round"]) == ("finished", 3)
+    with pytest.raises(ConfigError, match="a deployed run that is over"):
+        fedatlas.rollback(run.folder / "run", 1)
+    assert (run.folder / "run" / "summary.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timing
 def test_a_rejection_in_real_processes_is_that_of_a_simulation(tmp_path: Path):

@@ -204,6 +204,34 @@ def test_a_run_never_costs_more_than_planned(K: int, m: int, restart: int, count
     assert 0 < spent <= accountant.spent(who.planned(count), 1e-5).epsilon * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("K", "m", "restart", "count"), [(12, 3, 1, 11), (10, 3, 2, 13), (6, 6, 3, 8), (9, 2, 3, 40)])
+@pytest.mark.parametrize("held", [0, 1, 3])
+def test_rejected_rounds_never_cost_more_than_planned(K: int, m: int, restart: int, count: int, held: int) -> None:
+    """Of each tree the first rounds are committed and all others rejected: each ends a node over those."""
+    who, own = how(K, m / K, count, restart=restart)
+    memory, kept, found, R = start(), 0, list[ledger.Event](), own.rounds(who)
+    for number, asked in enumerate(passes(K, m, count), 1):
+        place: Any = SimpleNamespace(round=number)
+        after, more = own.enter(memory, who, place, asked)
+        found += more
+        kept = 0 if number % R == 1 % R else kept
+        memory, kept = (after, kept + 1) if kept < held else (memory, kept)
+    spent = accountant.spent(found, 1e-5).epsilon
+    assert spent <= accountant.spent(who._replace(guarded=True).planned(count), 1e-5).epsilon * (1 + 1e-12)
+
+
+def test_a_guarded_run_is_told_at_least_what_it_costs(tmp_path: Path) -> None:
+    """With tol = 0 nearly all rounds of a tree of eight are rejected after the first that got through."""
+    given = {**experiment(algorithm={"name": "fedavg", "weights": "uniform"}).config.plain(), "rounds": 8}
+    what = Experiment.of(
+        **{**given, "cohort": {"sampling": "passes", "fraction": 0.125}, "guard": {"rows": 50, "tol": 0.0}}
+    )
+    looked = dry_run(what, baselines=False)["privacy"]["epsilon"]
+    done = run(what, out=tmp_path / "run", baselines=False).summary
+    assert len(done["guard"]["rejected_rounds"]) > 3
+    assert done["privacy"]["epsilon"] <= looked
+
+
 def test_a_plan_is_exact_where_all_take_part_in_each_round() -> None:
     """Counted by hand for 5 rounds: 1, 3, 5 are nodes of one visit, (0, 2] of two, (0, 4] of four."""
     assert most_paid(5, 1) == {1: 3, 2: 1, 4: 1}

@@ -17,11 +17,10 @@ from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.files import write_text
 from fedatlas.privacy import accountant, ledger
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.run_folder import AUDIT, RELEASE, RunFolder
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 
-AUDIT, RELEASE = "audit.json", "release.html"
 CANARIES = "canaries"
 FINER = 1000  # the delta of a comparison takes this little of its error
 NO_CANARIES = "no canaries were drawn before the run, so there is no lower bound on epsilon"

@@ -47,6 +47,8 @@ class Growing:
     ``host`` speaks with remote parties. ``say`` is told how far a long matching of this process is.
     """
 
+    guard = None
+
     def __init__(
         self,
         held: Consortium,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fedatlas.config import ExperimentConfig
+from fedatlas.course.guard import CommitGuard
 from fedatlas.course.keeper import Keeper
 from fedatlas.record.checkpoint import Restored, RunState
 from fedatlas.record.fields import RoundRow, RunSummary
@@ -23,6 +24,10 @@ class Course(Protocol):
     keeper: Keeper
     restored: Restored | None  # the checkpoint to resume from; None for a new run
     state: RunState  # server's state, and how many rounds have landed
+
+    @property
+    def guard(self) -> CommitGuard | None:
+        """The judge of the rounds' models, if the run has one."""
 
     @property
     def config(self) -> ExperimentConfig: ...

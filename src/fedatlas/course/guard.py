@@ -1,6 +1,7 @@
 """``[guard]``: rows of the server's own decide whether the model of a round is committed.
 
-A model is rejected if its score is more than ``tol`` below the best of the last ten committed versions. It is compared
+A model is rejected if its score is more than ``tol`` below the best of the last ten committed versions, or if the round left a
+number in the server's state that is not finite. It is compared
 with the best of several, not with the last, so that losses below ``tol`` do not add up from round to round. A version has
 the number of its round. The score of a rejected model counts nowhere.
 """
@@ -11,6 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
+from fedatlas.aggregation.changes import finite, leaves
+from fedatlas.algorithm import State
 from fedatlas.course.metric_rows import said_of
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.metric import fitting
@@ -26,6 +31,7 @@ class GuardState(NamedTuple):
 
     version: int  # the round whose model is the model
     scores: tuple[float, ...]  # of the last committed versions, oldest first
+    rollback: tuple[int, int] | None = None  # the last one: the round number that it took, and its version
 
 
 class CommitGuard:
@@ -48,10 +54,13 @@ class CommitGuard:
         scores = model.scores(self.rows.x, self.rows.y)
         return self.metric.value(said_of(self.setup, self.metric, scores, self.rows, model))
 
-    def decide(self, number: int, model: Model) -> dict[str, Any]:
-        """Judge the model of a round. Return its row's fields; ``committed`` is False if the model is rejected."""
-        score, self.began = self.score(model), self.standing
-        version, scores = self.began
+    def decide(self, number: int, model: Model, *, ruined: bool = False) -> dict[str, Any]:
+        """Judge the model of a round. Return its row's fields; ``committed`` is False if the model is rejected.
+
+        ``ruined``: whether the round put NaN or infinity into the rest of the server's state.
+        """
+        score, self.began = None if ruined else self.score(model), self.standing
+        version, scores, _ = self.began
         if score is None and not scores:
             raise ConfigError(
                 f"guard.metric = '{self.metric.name}' is undefined on the guard's rows: take more, or another."
@@ -62,16 +71,16 @@ class CommitGuard:
         )
         if committed:
             held = scores if score is None else (*scores, score)
-            self.standing = GuardState(number, held[-BEST_OF:])
+            self.standing = self.began._replace(version=number, scores=held[-BEST_OF:])
         about = {"version": number, "from": version, "score": score, "committed": committed, "time": time.time()}
         self.record = {**about, "scores": list(self.standing.scores)}
         return {"committed": committed, "version": self.standing.version, "score": score}
 
     def rejection(self, number: int) -> str:
         """Return the notice of a rejected round."""
-        version, scores = self.standing
+        version, scores, _ = self.standing
         score = None if self.record is None else self.record["score"]
-        found = "a model that is not finite" if score is None else f"{self.metric.words} {score:.4f}"
+        found = "numbers that are not finite" if score is None else f"{self.metric.words} {score:.4f}"
         best = self.sign * max(self.sign * x for x in scores)
         return (
             f"Round {number} is rejected: {found} on the guard's rows, best of the last {BEST_OF} versions {best:.4f}. "
@@ -83,8 +92,9 @@ class CommitGuard:
         return {"committed": None, "version": self.standing.version, "score": None}
 
     def undo(self) -> None:
-        """Take back the decision of a round that diverged."""
-        self.standing, self.record = self.began, None
+        """Take back the decision of a round that diverged, if there was one."""
+        if self.record is not None:
+            self.standing, self.record = self.began, None
 
     def taken(self) -> dict[str, Any] | None:
         """Return the record of the version that is to be saved, once."""
@@ -97,7 +107,19 @@ class CommitGuard:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from the state in a checkpoint."""
-        self.standing = GuardState(kept["version"], tuple(kept["scores"]))
+        back = kept.get("rollback")
+        self.standing = GuardState(kept["version"], tuple(kept["scores"]), None if back is None else (back[0], back[1]))
+
+    def since_rollback(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return the rows by which a run may end early: all; after a rollback, the version's and those after it.
+
+        The version's row counts as that of the round number that the rollback took.
+        """
+        if self.standing.rollback is None:
+            return rows
+        at, version = self.standing.rollback
+        first = [{**row, "round": at} for row in rows if row["round"] == version]
+        return [*first, *(row for row in rows if row["round"] > at)]
 
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return ``guard`` of the summary."""
@@ -112,6 +134,16 @@ class CommitGuard:
             "committed": sum(row["committed"] is True for row in rows),
             "rejected_rounds": [row["round"] for row in rows if row["committed"] is False],
         }
+
+
+def ruined(before: State, after: State) -> bool:
+    """Return whether a server's state has a NaN or an infinity that it did not have before the round."""
+    return _finite(before) and not _finite(after)
+
+
+def _finite(state: State) -> bool:
+    floats = (x for _, x in leaves(state) if isinstance(x, Tensor) and x.is_floating_point())
+    return all(map(finite, floats))
 
 
 def guard_of(setup: Setup) -> CommitGuard | None:

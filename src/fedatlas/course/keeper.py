@@ -39,6 +39,7 @@ class Keeper:
         if self.spent is not None and (seen := restored.extra.get("ledger")):
             ledger.verify(self.spent, ledger.Mark(*seen))
         self.folder.truncate(restored.run.rows, restored.extra.get("rows_sha256"))
+        self.checkpoints.forget_versions(after=restored.run.round)
         self.saved = restored.run.round
         return restored.run
 

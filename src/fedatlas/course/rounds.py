@@ -15,7 +15,7 @@ from fedatlas.course import attack_record, rounds_end
 from fedatlas.course.client_models import files_of
 from fedatlas.course.drift import Drift
 from fedatlas.course.evaluation import Evaluator, NotJudged, floats_in
-from fedatlas.course.guard import guard_of
+from fedatlas.course.guard import guard_of, ruined
 from fedatlas.course.keeper import Keeper
 from fedatlas.course.plan import resolve_plan
 from fedatlas.course.privacy_record import OWN_VIEW, SILENT, leaving, parted
@@ -302,7 +302,8 @@ class Simulation:
         if number and self.federation.given_up:
             self.decided = self.guard.passed_over()
             return
-        self.decided = self.guard.decide(number, next(iter(self.snapshot.models().values())))
+        spoilt = number > 0 and ruined(self.began.server, self.server)
+        self.decided = self.guard.decide(number, next(iter(self.snapshot.models().values())), ruined=spoilt)
         if self.decided["committed"] is False:
             self.state = self.began
             self.news.append(self.guard.rejection(number))

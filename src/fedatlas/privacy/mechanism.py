@@ -203,6 +203,7 @@ class Remembering(NamedTuple):
     total: Callable[[Memory, Transform | None], Reducer] | None = (
         None  # in place of `Work.total`, if that depends on it
     )
+    draws: bool = False  # whether repeatable draws follow from the memory, and not from the round
 
 
 class Work(NamedTuple):
@@ -271,6 +272,7 @@ class Protection(NamedTuple):
     smallest: int = 1  # rows of the smallest client
     testing: bool = False  # short keys, for tests
     training: PublicWork | None = None  # None: not known yet, as before data are read
+    guarded: bool = False  # whether rounds may be rejected or rolled back
 
     def during(self, task: Task | Question, budgets: Mapping[int, Budget]) -> Protection:
         """Return the same with the work of an ask, from which noise inside local steps is accounted."""

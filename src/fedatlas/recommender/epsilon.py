@@ -73,7 +73,7 @@ def calibrated(one: Mechanism) -> bool:
 def _protection(plain: Mapping[str, Any], nodes: int, rounds: int = 1) -> Protection:
     tables, cohort = plain.get("privacy") or (), plain.get("cohort") or {}
     fraction = float(cohort.get("fraction", min(cohort.get("size", nodes) / nodes, 1.0)))
-    return Protection(of_tables(tables), nodes, rounds, fraction, 0)
+    return Protection(of_tables(tables), nodes, rounds, fraction, 0, guarded=plain.get("guard") is not None)
 
 
 def _bill(plain: Mapping[str, Any], nodes: int) -> Event | None:

@@ -95,6 +95,13 @@ class Checkpoints:
         """Return the records of all versions, ascending. CheckpointError for a damaged one."""
         return [_open(path, self.config_hash) for path in sorted(self._beside().glob("*.json"))]
 
+    def forget_versions(self, after: int) -> None:
+        """Remove the records of later rounds. These never landed: a kill came between record and manifest."""
+        for path in self._beside().glob("*.json"):
+            if int(path.stem) > after:
+                path.unlink()
+        self._of_versions = None
+
     def check_files(self, body: Mapping[str, Any]) -> None:
         """Raise CheckpointError if a file that a manifest or a version names is missing or altered."""
         for entry in (body["server"], *body["clients"].values()):

@@ -30,6 +30,7 @@ Start = Literal["new", "again", "resume"]
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 JUDGED = "judged.npz"  # score and weight of each row that the final models are judged on
 ATTACKED, ATTACK, FOUND = "attacks", "attack.json", "found.npz"  # of an attack on a view: its figures and findings
+AUDIT, RELEASE = "audit.json", "release.html"  # of an audit: its record, and the page for those who sign
 LOCK = "lock"  # exists while a process writes the run
 TUNED, WON = "tune.json", "winner"  # of a tuning: its record, and the folder of its winner's run beside it
 OPTIONS = "options.json"  # options of a run that are not in its configuration; absent if there are none
@@ -95,8 +96,9 @@ class RunFolder:
         return folder
 
     def reopen(self) -> None:
-        """Remove the summary before rounds are added, so that its old figures are not taken for the new ones."""
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        """Remove summary and audit before the model changes, so that their old figures are not taken for the new ones."""
+        for name in (SUMMARY, AUDIT, RELEASE):
+            (self.path / name).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Undo `create`: remove its files, and the folder if it is then empty."""
@@ -296,16 +298,20 @@ class RunFolder:
         """Write a JSON file of the run."""
         write_json(self.path / name, value)
 
+    def ended(self) -> bool:
+        """Return whether the run wrote its summary, which comes last."""
+        return (self.path / SUMMARY).exists()
+
     def finished(self) -> bool:
         """Return whether the run is finished; one that diverged is not, unless attackers were declared."""
-        if not (self.path / SUMMARY).exists():
+        if not self.ended():
             return False
         found = self.summary()
         return "diverged" not in found or bool(found.get("attacks"))
 
     def summary(self) -> RunSummary:
         """Return summary.json; ConfigError if it has not been written yet."""
-        if not (self.path / SUMMARY).exists():
+        if not self.ended():
             raise ConfigError(
                 f"'{self.path}' is not finished: continue it with 'fedatlas run --resume {self.path}', in Python resume('{self.path}')."
             )

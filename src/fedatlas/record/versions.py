@@ -62,14 +62,15 @@ def roll_back(path: Path, number: int) -> Version:
         held = next(one for one in checkpoints.versions() if one["version"] == number)
         checkpoints.check_files(held)
         landed, rounds = newest["round"], run.config().rounds
-        if VERDICTS in newest["extra"] and landed == rounds:
+        if VERDICTS in newest["extra"] and (landed == rounds or run.ended()):
             raise ConfigError(
                 f"'{path}' is a deployed run that is over, and nothing would go on from a version: submit a new run."
             )
         at = min(landed + 1, rounds)  # a run that is over has begun no further round
-        guard = {"version": number, "scores": held["scores"]}
+        guard = {"version": number, "scores": held["scores"], "rollback": [at, number]}
         extra = {**newest["extra"], GUARD: guard, **_told(newest["extra"], at, number)}
         run.reopen()
+        checkpoints.forget_versions(after=landed)
         checkpoints.replace(
             {**newest, "round": at, "server": held["server"], "clients": held["clients"], "extra": extra}
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -86,10 +86,10 @@ def run_course(course: Course, progress: Progress) -> RunSummary:
     try:
         begin(course, progress)
         rows = folder.rows()
-        if course.number < config.rounds and not stopped(config, rows):
+        if course.number < config.rounds and not ending(course, rows):
             folder.reopen()
         try:
-            while course.number < config.rounds and not stopped(config, rows):
+            while course.number < config.rounds and not ending(course, rows):
                 rows.append(course.step())
                 course.land(rows[-1])
                 tell(progress, course, rows[-1])
@@ -102,13 +102,18 @@ def run_course(course: Course, progress: Progress) -> RunSummary:
         course.save()
         early = ""
         if course.number < config.rounds:
-            early = f"after {course.word} {course.number} of {config.rounds}: {stopped(config, rows)} ([stop])."
+            early = f"after {course.word} {course.number} of {config.rounds}: {ending(course, rows)} ([stop])."
             progress.said(f"Stopped {early}")
         if rows[-1]["seconds_by_phase"].get("evaluate", 0.0) > NOTED:
             progress.said("Evaluating the final models, with intervals ...")
         return write_end(course, rows, early=early)
     finally:
         course.close()
+
+
+def ending(course: Course, rows: Sequence[RoundRow]) -> str:
+    """Return why ``[stop]`` ends the run now; else ""."""
+    return stopped(course.config, rows if course.guard is None else course.guard.since_rollback(rows))
 
 
 def begin(course: Course, progress: Progress) -> None:

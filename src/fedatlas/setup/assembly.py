@@ -314,7 +314,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         check_batch_norm(each.network.module, partition, config.local)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += [
-        *data_notices(config, dataset, shared.class_counts),
+        *data_notices(config, algorithm, dataset, shared.class_counts),
         *forgotten_owners(config, shared.preprocess.schema),
     ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]

@@ -39,7 +39,8 @@ def check_guard(config: ExperimentConfig, algorithm: Algorithm, mechanisms: Sequ
                 f"[guard]: under '{one.name}' the server does not know how the clients' rows were changed, so that its own do not judge "
                 "a model; remove the table."
             )
-        if one.acts_on == "updates" and one.repeats and one.work().memory is not None:
+        memory = one.work().memory if one.acts_on == "updates" and one.repeats else None
+        if memory is not None and memory.draws:
             raise ConfigError(
                 f"[guard]: '{one.name}' remembers its draws from round to round, and with noise = 'seed' the round after a rejected one "
                 "would draw the same noise again: use noise = 'os'."

@@ -64,7 +64,7 @@ def protection_of(
     ours = tuple(one if one.named is None else one.named(names) for one in acting)
     ours = tuple(sized(one, len(held), config, algorithm) for one in ours)
     how = Protection(ours, len(held), config.rounds, fraction, course_seed(config), min(held))
-    return how._replace(training=training)
+    return how._replace(training=training, guarded=config.guard is not None)
 
 
 def sized(mechanism: Mechanism, clients: int, config: ExperimentConfig, algorithm: Algorithm) -> Mechanism:

@@ -100,7 +100,9 @@ def norm_notices(config: ExperimentConfig, algorithm: Algorithm, module: nn.Modu
     return [f"{policy} changes nothing: the model has no batch norm (model.norm = 'batch' gives it some)."]
 
 
-def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tensor | None) -> list[str]:
+def data_notices(
+    config: ExperimentConfig, algorithm: Algorithm, dataset: Dataset, class_counts: Tensor | None
+) -> list[str]:
     """Return notices about the evaluation rows, rows left out, and test classes that no client trains on.
 
     ``class_counts``: training rows of each class; None if they are not known.
@@ -108,6 +110,7 @@ def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tenso
     judged = "evaluation.on = 'validation': figures are on the clients' validation rows; the test rows are used once, at the end."
     said = [judged] if config.evaluation.on == "validation" else []
     said += [*left_out(dataset), *dataset.facts.get("doubts", ())]
+    said += guard_notices(config, dataset) if guards(config, algorithm) else []
     if config.data.scale == "client":
         said.append(BY_CLIENT)
     if config.partition.name == "natural" and (absent := dataset.facts.get("owners_absent")):
@@ -118,6 +121,24 @@ def data_notices(config: ExperimentConfig, dataset: Dataset, class_counts: Tenso
     strange, n = strange_classes(dataset.class_names, class_counts.nonzero()[:, 0], dataset.test.y)
     rows = f"{n} test rows have" if n > 1 else "One test row has"
     return [*said, f"{rows} a class that no training row has ('{strange}'): no model can learn it."] if n else said
+
+
+def guard_notices(config: ExperimentConfig, dataset: Dataset) -> list[str]:
+    """Return notices if the guard's rows lack a class, or are so few that one of them may decide."""
+    held, guard, out = dataset.splits.get("guard"), config.guard, list[str]()
+    if held is None or guard is None or dataset.task != "classes":
+        return out
+    there = {*held.y.tolist()}
+    if missing := [f"'{name}'" for k, name in enumerate(dataset.class_names) if k not in there]:
+        out.append(
+            f"[guard]: none of its rows is of class {listed(missing)}, so harm to that is not seen: take more rows."
+        )
+    if guard.metric != "log_loss" and guard.tol < 1 / len(held.y):
+        out.append(
+            f"[guard]: a single row of its {len(held.y)} is {1 / len(held.y):.2g} of an accuracy, more than tol = {guard.tol:g}, "
+            "so chance decides: take more rows, or a larger tol."
+        )
+    return out
 
 
 def forgotten_owners(config: ExperimentConfig, schema: Sequence[Column]) -> list[str]:

@@ -15,7 +15,8 @@ line says, and less than j times the whole tree's sensitivity, since most nodes 
 The ledger has one line per node, written before its noise is used, that names the clients asked in the node's rounds. The account
 then follows from who paid for what, in trees that a run's end cuts short, too. A round repeated after a crash draws the noises of
 its nodes again, in addition to those that were released: its lines are written again, and cost again. Nodes that ended before the
-checkpoint keep their noise and cost nothing more.
+checkpoint keep their noise and cost nothing more. After a round that a guard rejects, or a rollback, the next one ends another node
+over the same earlier rounds: it has its own noise and its own line.
 
 Unit: a client, by its changes counting as zero. Who takes part when is public: no sampling is assumed and none is counted. The
 guarantee holds against all who see models. The server sees the updates, and its checkpoint holds the keys of the noise.
@@ -98,7 +99,8 @@ class DPFTRL(NamedTuple):
         found = []
         for began in range(1, rounds + 1, self.rounds(how)):
             there = min(self.rounds(how), rounds - began + 1)
-            found += [self.event(how, began, visits, times=n) for visits, n in most_paid(there, passing(how)).items()]
+            paid = (most_forked if how.guarded else most_paid)(there, passing(how))
+            found += [self.event(how, began, visits, times=n) for visits, n in paid.items()]
         return found
 
     def enter(
@@ -146,7 +148,7 @@ class DPFTRL(NamedTuple):
         return Work(
             update=lambda changes, how, doing: shortened(changes, self.clip),
             total=lambda transform: clipped_sum(self.clip, transform),
-            memory=Remembering(lambda how: start(), self.enter, self.release),
+            memory=Remembering(lambda how: start(), self.enter, self.release, draws=True),
         )
 
 
@@ -213,6 +215,11 @@ def most_paid(releases: int, passing: int) -> dict[int, int]:
             found[last - first + 1] += 1
     found[1] += len(single)
     return dict(sorted(found.items()))
+
+
+def most_forked(releases: int, passing: int) -> dict[int, int]:
+    """Return the same where rounds may be rejected: each then ends another node, and all of these may hold the same client's change."""
+    return {math.ceil(releases / passing): releases}
 
 
 def check_visits(found: Mapping[int, int], most: int) -> None:
