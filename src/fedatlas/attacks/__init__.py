@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedatlas.attacks.inversion import dlg, inverting_gradients
+from fedatlas.attacks.inversion import dlg, idlg, inverting_gradients
 from fedatlas.attacks.membership import membership
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.attacks.view_attack import ViewAttack
@@ -15,10 +15,11 @@ from fedatlas.attacks.view_attack import ViewAttack
 VIEW_ATTACKS: dict[str, Callable[..., ViewAttack]] = {
     "inverting_gradients": inverting_gradients,
     "dlg": dlg,
+    "idlg": idlg,
     "membership": membership,
 }
 
 ATTACKS: Mapping[str, Callable[..., Any]] = ChainMap(VIEW_ATTACKS, POISONING)  # iterates over the last map first
 
-LATER = ("gan", "property", "label_inference", "idlg")
+LATER = ("gan", "property", "label_inference")
 """Planned attacks, not supported in this version: refused as such."""

@@ -113,6 +113,7 @@ PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", sha
 VIEWS: Mapping[str, ViewCells] = {
     "inverting_gradients": PSNR({"iterations": 300, "targets": 16}),
     "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
+    "idlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
 }
 
@@ -124,7 +125,7 @@ NOTES = (
     "that changed, and under backdoor the share of rows of other classes that the patch turns into the target.",
     "Attackers see only their own changes, or those of their coalition, or, if omniscient, those of all honest clients.",
     "Optimal: their factor is searched against the rule in every round.",
-    "Of inverting_gradients and dlg it is by how many dB the pictures are better than the placebo's, of membership by how much the AUC is,",
+    "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the AUC is,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
