@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedatlas.attacks.inversion import dlg, idlg, inverting_gradients
+from fedatlas.attacks.label_inference import label_inference
 from fedatlas.attacks.membership import membership
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.attacks.view_attack import ViewAttack
@@ -17,9 +18,10 @@ VIEW_ATTACKS: dict[str, Callable[..., ViewAttack]] = {
     "dlg": dlg,
     "idlg": idlg,
     "membership": membership,
+    "label_inference": label_inference,
 }
 
 ATTACKS: Mapping[str, Callable[..., Any]] = ChainMap(VIEW_ATTACKS, POISONING)  # iterates over the last map first
 
-LATER = ("gan", "property", "label_inference")
+LATER = ("gan", "property")
 """Planned attacks, not supported in this version: refused as such."""

@@ -12,8 +12,8 @@ x            rows sought, (T, *shape), pixels from 0 to 1  TV(x)        mean of 
 The problems are independent: costs and derivatives are mapped over the leading axis (``torch.func.vmap``), whose operations are
 recorded once and then replayed. Convolutions are first unfolded into matrix products, because each mapped problem has its own weights.
 
-Source: Zhu, Liu, Han, NeurIPS 2019 (A8); Zhao, Mopuri, Bilen, 2020 (A9); Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020 (A10). Deviations: restarts share the
-stack; L-BFGS halves a step that would raise the cost (the original takes every step and often diverges).
+Source: Zhu, Liu, Han, NeurIPS 2019 (A8); Zhao, Mopuri, Bilen, 2020 (A9); Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020 (A10).
+Deviations: restarts share the stack; L-BFGS halves a step that would raise the cost (the original takes every step and often diverges).
 """
 
 from __future__ import annotations

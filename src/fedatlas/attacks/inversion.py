@@ -213,7 +213,9 @@ def _labels(known: Knowledge, name: str, seen: ViewGradients) -> Tensor:
         return torch.tensor([known.told[str(k)] for k in seen.clients])
     last = [x for x in seen.gradients.values() if x.dim() == 2 and x.shape[1] == known.classes]
     if not last:
-        raise ConfigError(f"attack '{name}': the network has no bias that reveals a label; take 'inverting_gradients' with labels = 'known'.")
+        raise ConfigError(
+            f"attack '{name}': the network has no bias that reveals a label; try 'inverting_gradients', labels = 'known'."
+        )
     return inferred_labels(last[-1])
 
 

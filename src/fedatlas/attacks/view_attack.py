@@ -51,6 +51,7 @@ class Knowledge(NamedTuple):
     model: Callable[[], Mapping[str, Tensor]]  # the newest global model that the role knows
     arrays: Callable[[str], Arrays]  # one of `ViewAttack.files`
     told: Mapping[str, Any]  # output of `ViewAttack.tells`
+    shape: tuple[int, ...]  # of a row as the network reads it; () for words
     keep: Callable[[str, Arrays], None]  # write a file that `arrays` reads; under `SHADOWS`, also in a later attack
 
 

@@ -95,6 +95,14 @@ FEW_ROWS: Row = {
     "attack": [{"name": "membership"}],
 }
 """Clients that pass often over few rows, and hold out as many: a model that could memorise rows."""
+UNLIKE: Row = {
+    "rounds": 2,
+    "data": {"name": "digits", "limit": 600},
+    "partition": {"name": "dirichlet", "clients": 16, "alpha": 0.5},
+    "model": {"name": "mlp", "hidden": [32]},
+    "local": {"steps": 1, "batch_size": 0, "lr": 0.1},
+}
+"""Clients with unlike classes that take one step on all their rows."""
 
 
 class ViewCells(NamedTuple):
@@ -115,6 +123,7 @@ VIEWS: Mapping[str, ViewCells] = {
     "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "idlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
+    "label_inference": ViewCells({}, UNLIKE, "share of rows counted rightly above the placebo's", settled=True),
 }
 
 NOTES = (
@@ -125,7 +134,8 @@ NOTES = (
     "that changed, and under backdoor the share of rows of other classes that the patch turns into the target.",
     "Attackers see only their own changes, or those of their coalition, or, if omniscient, those of all honest clients.",
     "Optimal: their factor is searched against the rule in every round.",
-    "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the AUC is,",
+    "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
+    "AUC is, of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
