@@ -116,8 +116,8 @@ def _answer(known: Knowledge, targets: int) -> Arrays:
 def steps_of(local: Any, rows: int) -> float:
     """Return how many gradients a client's update with ``rows`` rows holds; momentum repeats each in later steps."""
     steps = local.steps or local.epochs * math.ceil(rows / (local.batch_size or rows))
-    m = local.momentum
-    return steps if not m else sum((1 - m**s) / (1 - m) for s in range(1, steps + 1))
+    m: float = local.momentum
+    return math.fsum((1 - m**s) / (1 - m) for s in range(1, steps + 1))
 
 
 def last_gradients(
@@ -137,7 +137,7 @@ def last_gradients(
         p = torch.softmax(functional_call(network, {**params, **buffers}, (x,)).double(), 1).mean(0)
     watch.remove()
     at = f"{name}." if name else ""
-    if head.bias is not None:
+    if f"{at}bias" in gradients:
         return gradients[f"{at}bias"].double(), p
     return gradients[f"{at}weight"].double().sum(2) / inputs[0].double().sum(1).mean().clamp_min(1e-12), p
 

@@ -121,6 +121,7 @@ class ViewAttack(NamedTuple):
     draws: Callable[[Truth], Files] = lambda truth: {}  # these files
     undrawn: str = ""  # advice if one is missing
     tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, named in the declaration
+    single: bool = False  # judges the updates of single clients, which a sum hides
     shadows: bool = (
         False  # told how many rows each client trains on, and what it makes of shadow models is kept with the run
     )

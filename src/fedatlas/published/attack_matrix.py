@@ -103,6 +103,14 @@ UNLIKE: Row = {
     "local": {"steps": 1, "batch_size": 0, "lr": 0.1},
 }
 """Clients with unlike classes that take one step on all their rows."""
+RICH: Row = {
+    **UNLIKE,
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "clients": 30, "alpha": 0.5},
+    "evaluation": {"clients": 0.5},
+    "attack": [{"name": "property"}],
+}
+"""The same, with rows held out for the attacker."""
 
 
 class ViewCells(NamedTuple):
@@ -124,6 +132,7 @@ VIEWS: Mapping[str, ViewCells] = {
     "idlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
     "label_inference": ViewCells({}, UNLIKE, "share of rows counted rightly above the placebo's", settled=True),
+    "property": ViewCells({}, RICH, "AUC above the placebo's", settled=True),
 }
 
 NOTES = (
@@ -135,7 +144,7 @@ NOTES = (
     "Attackers see only their own changes, or those of their coalition, or, if omniscient, those of all honest clients.",
     "Optimal: their factor is searched against the rule in every round.",
     "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
-    "AUC is, of label_inference by how much the share of rows is whose label is counted rightly,",
+    "AUC is, as of property, and of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
