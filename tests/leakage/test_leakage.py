@@ -93,8 +93,9 @@ def test_the_attacker_works_in_a_process_of_its_own(plain: Path, monkeypatch: py
     assert not Path(folders[0]).exists()
 
 
-def test_dlg_finds_row_and_label(plain: Path):
-    found = attack(plain, "dlg", targets=2, iterations=80, restarts=2)
+@pytest.mark.parametrize("name", ["dlg", "idlg"])
+def test_dlg_finds_row_and_label(plain: Path, name: str):
+    found = attack(plain, name, targets=2, iterations=80, restarts=2)
     assert found["metrics"]["label"]["value"] == 1
     assert found["metrics"]["mse"]["value"] < 1e-3
 

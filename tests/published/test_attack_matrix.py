@@ -41,7 +41,7 @@ CHOSEN = (
 
 
 def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanism() -> None:
-    """Rules stand everywhere; of FedSeq noise alone is refused, and weights by rows under it."""
+    """Rules stand everywhere; of FedSeq noise alone is refused, weights by rows under it, and single updates under a sum."""
     every = {cell.name: cell for cell in cells(12)}
     assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(MECHANISMS))
     attacks = {POISONS.get(cell.attack, {}).get("name", cell.attack) for cell in every.values()}
@@ -59,6 +59,8 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
     assert refused == {
         *(("fedseq", noise, "[[privacy]]") for noise in ("local_dp", "central_dp")),
         *(("fedavg", noise, "[[privacy]]", "false_claims") for noise in ("local_dp", "central_dp")),
+        ("fedseq", "secagg", "attack 'pro"),
+        ("fedavg", "secagg", "attack 'pro", "property"),
     }
 
 

@@ -2,6 +2,7 @@
 
     A10   min_x  1 - <g(x), g> / (|g(x)| |g|) + lambda TV(x)      Adam on signs, the label known or read off the last bias (A7)
     A8    min_{x, y}  sum_l |g_l(x, softmax(y)) - g_l|^2           L-BFGS of step 1, row and label sought together
+    A9    the same with y as read off the last bias (A7)          L-BFGS of step 1, only the row sought
 
 ===========  ============================================  ===========  =================================================
 T            problems in the stack (targets x restarts)    g            observed gradients, a tree of (T, ...)
@@ -11,8 +12,8 @@ x            rows sought, (T, *shape), pixels from 0 to 1  TV(x)        mean of 
 The problems are independent: costs and derivatives are mapped over the leading axis (``torch.func.vmap``), whose operations are
 recorded once and then replayed. Convolutions are first unfolded into matrix products, because each mapped problem has its own weights.
 
-Source: Zhu, Liu, Han, NeurIPS 2019 (A8); Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020 (A10). Deviations: restarts share the
-stack; L-BFGS halves a step that would raise the cost (the original takes every step and often diverges).
+Source: Zhu, Liu, Han, NeurIPS 2019 (A8); Zhao, Mopuri, Bilen, 2020 (A9); Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020 (A10).
+Deviations: restarts share the stack; L-BFGS halves a step that would raise the cost (the original takes every step and often diverges).
 """
 
 from __future__ import annotations
@@ -186,19 +187,25 @@ def deep_leakage(
     *,
     iterations: int,
     restarts: int = 1,
+    labels: Tensor | None = None,
 ) -> Reconstruction:
-    """Run A8 on all targets together: row and label start as N(0, 1)."""
+    """Run A8 on all targets together: row and label start as N(0, 1). With ``labels`` (T,) only the rows are sought (A9)."""
     g = repeated(gradients, restarts)
     many, size = len(next(iter(g.values()))), int(torch.tensor(problem.shape).prod())
+    z = torch.randn((many, size + classes), generator=rng)
+    if labels is None:
+        fixed = torch.zeros(many, 0)
+    else:  # rows start where those of A8 do
+        z, fixed = z[:, :size], F.one_hot(labels.repeat_interleave(restarts), classes).float()
 
-    def cost(z: Tensor, g: Tensors) -> Tensor:
-        y = torch.softmax(z[size:], 0)
+    def cost(z: Tensor, fixed: Tensor, g: Tensors) -> Tensor:
+        y = torch.softmax(z[size:], 0) if labels is None else fixed
         return squared_distance(problem.gradient(z[:size].view(problem.shape), y), g)
 
-    z = torch.randn((many, size + classes), generator=rng)
-    both = recorded(vmap(grad_and_value(cost)), z, dict(g))
-    z, last = lbfgs(lambda z: both(z, dict(g)), z, iterations)
-    return best_of(z[:, :size].view(many, *problem.shape), last, z[:, size:].argmax(1), restarts, iterations)
+    both = recorded(vmap(grad_and_value(cost)), z, fixed, dict(g))
+    z, last = lbfgs(lambda z: both(z, fixed, dict(g)), z, iterations)
+    found = z[:, size:] if labels is None else fixed
+    return best_of(z[:, :size].view(many, *problem.shape), last, found.argmax(1), restarts, iterations)
 
 
 def lbfgs(f: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,7 @@ class Knowledge(NamedTuple):
     model: Callable[[], Mapping[str, Tensor]]  # the newest global model that the role knows
     arrays: Callable[[str], Arrays]  # one of `ViewAttack.files`
     told: Mapping[str, Any]  # output of `ViewAttack.tells`
+    shape: tuple[int, ...]  # of a row as the network reads it; () for words
     keep: Callable[[str, Arrays], None]  # write a file that `arrays` reads; under `SHADOWS`, also in a later attack
 
 
@@ -120,6 +121,7 @@ class ViewAttack(NamedTuple):
     draws: Callable[[Truth], Files] = lambda truth: {}  # these files
     undrawn: str = ""  # advice if one is missing
     tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, named in the declaration
+    single: bool = False  # judges the updates of single clients, which a sum hides
     shadows: bool = (
         False  # told how many rows each client trains on, and what it makes of shadow models is kept with the run
     )

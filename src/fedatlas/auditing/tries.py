@@ -17,7 +17,7 @@ from fedatlas.setup.views import view_attacks_of
 
 COLUMNS = "the parties of this run hold columns, and their views are not recorded in this version"
 VIEW = '[observe]\nroles = ["server", "outsider"]'
-GAME = '[evaluation]\nclients = 0.5\n\n[[attack]]\nname = "membership"'
+GAME = '[evaluation]\nclients = 0.5\n\n[[attack]]\nname = "{}"'
 RULE = "guesses at labels"
 DISTURBING = ("backdoor", "false_claims", "alie", "inner_product", "mimic")
 """Attacks on training. They disturb a run, and find out nothing about its rows."""
@@ -74,7 +74,7 @@ def _once(run: RunFolder, whole: Checked, made: ViewAttack, *, kept: bool) -> Tr
         if record is None:
             check_attack(made, whole.config, run)
             if missing := [name for name in made.files if not (run.path / ATTACKED / made.name / name).exists()]:
-                return UntriedAttack(made.name, f"{missing[0]} was not drawn before round 1", GAME)
+                return UntriedAttack(made.name, f"{missing[0]} was not drawn before round 1", GAME.format(made.name))
             record = attack_view(run.path, made.name, {**made.keys, "role": str(made.role)}, whole)
     except (FedatlasError, RuntimeError) as error:
         return UntriedAttack(f"{made.name} ({made.role})", str(error))

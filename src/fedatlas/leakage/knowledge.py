@@ -65,6 +65,7 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         model=lambda: newest_model(folder, attack),
         arrays=RunFolder(folder).arrays,
         told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},
+        shape=() if done.kind == "tokens" else tuple(done.shape),
         keep=RunFolder(folder).save_arrays,
     )
 

@@ -95,6 +95,22 @@ FEW_ROWS: Row = {
     "attack": [{"name": "membership"}],
 }
 """Clients that pass often over few rows, and hold out as many: a model that could memorise rows."""
+UNLIKE: Row = {
+    "rounds": 2,
+    "data": {"name": "digits", "limit": 600},
+    "partition": {"name": "dirichlet", "clients": 16, "alpha": 0.5},
+    "model": {"name": "mlp", "hidden": [32]},
+    "local": {"steps": 1, "batch_size": 0, "lr": 0.1},
+}
+"""Clients with unlike classes that take one step on all their rows."""
+RICH: Row = {
+    **UNLIKE,
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "clients": 30, "alpha": 0.5},
+    "evaluation": {"clients": 0.5},
+    "attack": [{"name": "property"}],
+}
+"""The same, with rows held out for the attacker."""
 
 
 class ViewCells(NamedTuple):
@@ -113,7 +129,10 @@ PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", sha
 VIEWS: Mapping[str, ViewCells] = {
     "inverting_gradients": PSNR({"iterations": 300, "targets": 16}),
     "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
+    "idlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
+    "label_inference": ViewCells({}, UNLIKE, "share of rows counted rightly above the placebo's", settled=True),
+    "property": ViewCells({}, RICH, "AUC above the placebo's", settled=True),
 }
 
 NOTES = (
@@ -124,7 +143,8 @@ NOTES = (
     "that changed, and under backdoor the share of rows of other classes that the patch turns into the target.",
     "Attackers see only their own changes, or those of their coalition, or, if omniscient, those of all honest clients.",
     "Optimal: their factor is searched against the rule in every round.",
-    "Of inverting_gradients and dlg it is by how many dB the pictures are better than the placebo's, of membership by how much the AUC is,",
+    "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
+    "AUC is, as of property, and of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )

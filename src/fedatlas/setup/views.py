@@ -77,6 +77,11 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
             raise ConfigError(why)
         if made.rounds is not None and any(one.closed for one in mechanisms_of(config)):
             raise ConfigError(f"{where}: {NO_MODELS}; remove the table, or write reveal = 'server'.")
+        if hidden := [one.name for one in mechanisms_of(config) if made.single and one.sums_only]:
+            raise ConfigError(
+                f"attack '{made.name}' judges the updates of single clients, and under [[privacy]] '{hidden[0]}' the server sees only "
+                "their sum: remove one of the two tables."
+            )
     if views is None:
         return
     for text in views.roles:

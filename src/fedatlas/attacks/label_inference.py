@@ -1,0 +1,182 @@
+"""Label inference (A7): how many rows of each class a client trained on, from its first update. It only observes.
+
+    g_c = (1 / B) (sum_b p_bc - n_c)        so        n_c = sum_b p_bc - B g_c
+
+======  ==============================================  =====  ===============================================
+n_c     rows of class c among the B that were used      p_bc   the model's probability of class c for row b
+g       (classes,) gradient of the last bias            C, T   classes, targets
+======  ==============================================  =====  ===============================================
+
+The mean of p is estimated by passing noise through the model that the client was sent. A class with a negative
+gradient is present in any case, so one row is always found. An update of several steps is divided by their number. A batch smaller than
+the client's rows is taken for all of them.
+
+A target scores the share of its rows whose label is counted rightly: the counts said and held, their smaller one summed over classes. Its
+placebo is the same against other clients, so what all clients have in common is no leak.
+
+Source: Wainakh et al., PoPETs 2022 (LLG).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.inversion import NEEDS_CLASSES, loss_of, too_short
+from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks.view_attack import Arrays, Knowledge, Score, Truth, ViewAttack, measured
+from fedatlas.errors import ConfigError, DataError
+from fedatlas.metrics.intervals import differences, of_means
+from fedatlas.metrics.quality import Floats
+from fedatlas.registry import Count
+from fedatlas.rng import torch_stream
+from fedatlas.tree import Tree
+
+NAME = "label_inference"
+NOISE = 1000  # rows of noise whose mean probabilities stand for those of the client's rows
+FIGURES = {"overlap": "share of rows whose label is counted rightly", "error": "mean absolute error of a class's count"}
+
+
+def label_inference(*, role: str = "server", targets: Count = 0) -> ViewAttack:
+    """Label inference: how many rows of each class did a client train on? Read from the gradient of the last bias.
+
+    n_c = sum_b p_bc - B g_c, with p estimated on noise (Wainakh et al. 2022); exact for one row. Needs the cross entropy and SGD. A7.
+
+    role: the role whose view is attacked: "server", "client:3" or "outsider"; the last two see only the mean of a round.
+    targets: number of observed updates to attack, in order of arrival; 0 = all.
+    """
+    whose = ViewRole.parse(role, "attack.role")
+    declares = Declaration(
+        who="insider: the server, which sees each update; a client or an outsider sees only the mean of a round",
+        how="passive: it follows the protocol and computes afterwards",
+        when="training: the first round",
+        where="the updates, read as gradients of the last layer",
+        why="labels: how many rows of each class a client trained on",
+        knowledge="the network, the local training, how many rows each client trains on",
+        budget=f"one pass of {NOISE} rows of noise",
+    )
+    return ViewAttack(
+        NAME,
+        "labels",
+        whose,
+        {"targets": targets},
+        declares,
+        answer=lambda known: _answer(known, targets),
+        score=lambda truth, answer: _score(truth, answer, whose, targets),
+        figures=FIGURES,
+        leak="overlap",
+        pictures=lambda arrays: [],
+        thing="client",
+        roles=("server", "client", "outsider"),
+        rounds=(0, 1) if whose.kind == "outsider" else (0, 2),
+        refuses=lambda config: _unsuited(config, whose),
+        refuses_run=lambda config, rows: _unsuited(config, whose),
+        tells=lambda truth: {"sizes": {str(k): n for k, n in truth.sizes.items() if n}},
+    )
+
+
+def _unsuited(config: Any, role: ViewRole) -> str:
+    if loss_of(config) not in ("auto", "cross_entropy"):
+        return f"attack '{NAME}' {NEEDS_CLASSES}"
+    if config.local.optimizer != "sgd":
+        return f"attack '{NAME}' reads updates as gradients: set optimizer = \"sgd\" under [local]."
+    return too_short(NAME, config, role)
+
+
+# ---------------------------------------------------------------------- in the attacker's process
+
+
+def _answer(known: Knowledge, targets: int) -> Arrays:
+    """Return client (T,) and counts (T, C), which sum to the client's rows. ConfigError for a network that does not show labels."""
+    if known.loss.name != "cross_entropy":
+        raise ConfigError(f"attack '{NAME}' {NEEDS_CLASSES}")
+    if not known.shape:
+        raise ConfigError(f"attack '{NAME}' passes noise through the network, which this one, of words, cannot read.")
+    seen, local = known.gradients(targets), known.config.local
+    sizes = {int(k): n for k, n in known.told["sizes"].items()} | {-1: sum(known.told["sizes"].values())}
+    steps = {k: steps_of(local, n) for k, n in sizes.items() if k >= 0}
+    steps[-1] = sum(steps[k] * sizes[k] for k in steps) / sizes[-1]  # in the mean of a round, by rows
+    x = torch.randn((NOISE, *known.shape), generator=torch_stream(known.seed, "attack", NAME))
+    g, p = last_gradients(known.network(known.seed), seen.params, seen.buffers, seen.gradients, known.classes, x)
+    g = g / torch.tensor([[steps[k]] for k in seen.clients], dtype=torch.float64)
+    found = [
+        whole_counts(sizes[k] * (p - one).numpy(), one.numpy(), sizes[k])
+        for k, one in zip(seen.clients, g, strict=True)
+    ]
+    return {"client": np.array(seen.clients), "counts": np.stack(found)}
+
+
+def steps_of(local: Any, rows: int) -> float:
+    """Return how many gradients a client's update with ``rows`` rows holds; momentum repeats each in later steps."""
+    steps = local.steps or local.epochs * math.ceil(rows / (local.batch_size or rows))
+    m: float = local.momentum
+    return math.fsum((1 - m**s) / (1 - m) for s in range(1, steps + 1))
+
+
+def last_gradients(
+    network: nn.Module, params: Tree, buffers: Tree, gradients: Mapping[str, Tensor], classes: int, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return float64 (T, C) gradients of the last bias, and (C,) mean probabilities of the rows ``x`` (n, *shape).
+
+    Without a bias these are the row sums of the last weight's, over the mean sum of its inputs, as far as these are not negative.
+    ConfigError for a network that does not end in a dense layer with one output a class.
+    """
+    dense = [(name, one) for name, one in network.named_modules() if isinstance(one, nn.Linear)]
+    if not dense or dense[-1][1].out_features != classes:
+        raise ConfigError(f"attack '{NAME}' needs a network that ends in a dense layer with one output per class.")
+    (name, head), inputs = dense[-1], list[Tensor]()
+    watch = head.register_forward_pre_hook(lambda module, given: inputs.append(given[0]))
+    with torch.inference_mode():
+        p = torch.softmax(functional_call(network, {**params, **buffers}, (x,)).double(), 1).mean(0)
+    watch.remove()
+    at = f"{name}." if name else ""
+    if f"{at}bias" in gradients:
+        return gradients[f"{at}bias"].double(), p
+    return gradients[f"{at}weight"].double().sum(2) / inputs[0].double().sum(1).mean().clamp_min(1e-12), p
+
+
+def whole_counts(estimate: Floats, gradient: Floats, rows: int) -> np.ndarray:
+    """Return (C,) whole numbers that sum to ``rows``, as near to the estimates as can be; classes of negative gradient come first."""
+    estimate = np.nan_to_num(estimate)
+    order = np.argsort(gradient, kind="stable")[:rows]
+    counts = np.zeros(len(estimate), dtype=np.int64)
+    counts[order[gradient[order] < 0]] = 1
+    for _ in range(rows - int(counts.sum())):
+        counts[np.argmax(estimate - counts)] += 1
+    return counts
+
+
+# ---------------------------------------------------------------------- scored by a holder of the data
+
+
+def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
+    """Score the answer. The mean seen by a client or outsider stands for each that trained in round 1 but the attacker."""
+    seen = [int(k) for k in answer["client"]]
+    clients = seen if seen[0] >= 0 else [k for k in truth.trained if k != role.client][: targets or None]
+    held = np.stack([np.bincount(truth.rows(k).y.numpy(), minlength=truth.classes) for k in clients])
+    return scored(np.broadcast_to(answer["counts"], held.shape), held, clients, truth.seed)
+
+
+def scored(said: np.ndarray, held: np.ndarray, clients: list[int], seed: int) -> Score:
+    """Return the figures of counts said and held (T, C). DataError for a single client, which has no others as its placebo."""
+    many = len(clients)
+    if many < 2:
+        raise DataError("the placebo compares with other clients: at least two must have trained in round 1.")
+    rows = held.sum(1, keepdims=True)
+    a, b = said / said.sum(1, keepdims=True), held / rows
+    overlap = np.array([np.minimum(one, b).sum(1) for one in a])  # (said of i, held by j)
+    error = np.array([np.abs(one - b).mean(1) for one in a]) * rows
+    (own, chance), (wrong, far) = ((np.diag(x), (x.sum(1) - np.diag(x)) / (many - 1)) for x in (overlap, error))
+    weight = np.ones(many)
+    means = of_means(np.stack([own, wrong]), weight, seed, "attack")
+    low, high = differences(own[None], chance[None], weight, seed, "attack")
+    metrics = {"overlap": measured(means[0], float(chance.mean())), "error": measured(means[1], float(far.mean()))}
+    leaks = {"overlap": {"value": float((own - chance).mean()), "low": float(low[0]), "high": float(high[0])}}
+    return Score(metrics, leaks, many, {"client": np.array(clients), "counts": said, "held": held, "overlap": own})
