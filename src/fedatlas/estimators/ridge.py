@@ -45,10 +45,11 @@ class _PrivateRidge(BaseEstimator):  # type: ignore[misc]
     @property
     def _how(self) -> Ridge:
         keys = {"l2": self.l2, "precision": self.precision, "reveal": self.reveal}
-        if not isinstance(self.key_bits, (int, np.integer)):
-            raise ConfigError(f"key_bits = {self.key_bits!r}: expected a whole number, such as 2048.")
+        bits: Any = self.key_bits
+        if not isinstance(bits, (int, np.integer)):
+            raise ConfigError(f"key_bits = {bits!r}: expected a whole number, such as 2048.")
         found: Ridge = private_ridge(**arguments("algorithm", private_ridge, keys))
-        return found._replace(key_bits=int(self.key_bits), encrypted=True)
+        return found._replace(key_bits=int(bits), encrypted=True)
 
     def _owned(self, X: Any, y: Any, groups: Any) -> list[Owned]:
         """Return the rows and targets of each owner, in the order of `owners_`."""
