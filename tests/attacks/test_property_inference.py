@@ -23,7 +23,7 @@ from fedatlas.tree import Tree
 PLANTED: dict[str, Any] = {
     "rounds": 1,
     "data": {"name": "digits"},
-    "partition": {"name": "dirichlet", "clients": 30, "alpha": 0.5},
+    "partition": {"name": "dirichlet", "clients": 30, "alpha": 3.0},
     "model": {"hidden": [16]},
     "local": {"epochs": 1, "batch_size": 10, "lr": 0.05},
     "evaluation": {"clients": 0.5},

@@ -106,7 +106,7 @@ UNLIKE: Row = {
 RICH: Row = {
     **UNLIKE,
     "data": {"name": "digits"},
-    "partition": {"name": "dirichlet", "clients": 30, "alpha": 0.5},
+    "partition": {"name": "dirichlet", "clients": 30, "alpha": 3.0},
     "evaluation": {"clients": 0.5},
     "attack": [{"name": "property"}],
 }
