@@ -51,7 +51,8 @@ SEEN: Mapping[Knows, str] = {
     "coalition": "the models it is told, its own rows, the honest changes of all attackers; no honest client's update",
     "all": "omniscient: the change of every honest client, which a client under a server never sees",
 }
-RULE = "the server's rule with its f, and how many changes a round has"
+MANY = "how many changes a round has"
+RULE = f"the server's rule with its f, and {MANY}"
 
 
 class Claim(NamedTuple):
@@ -304,7 +305,10 @@ def alie(
         return vector(z_max(scene.n, len(scene.own)) if z == "max" else float(z))
 
     said = f"**A little is enough.** {{who}} sent the mean of {OF_WHOM[knows]} less some standard deviations of each coordinate"
-    return colluding("alie", said, knows, craft, z == "optimal", (share, clients, unit, rounds))
+    made = colluding("alie", said, knows, craft, z == "optimal", (share, clients, unit, rounds))
+    if z != "max":
+        return made
+    return made._replace(declares=made.declares._replace(knowledge=f"{SEEN[knows]}; {MANY}"))
 
 
 def inner_product(
