@@ -99,6 +99,7 @@ def test_what_colluders_send(tmp_path: Path) -> None:
     ("attack", "rule"),
     [
         ({"name": "alie"}, {"name": "krum", "f": 1}),
+        ({"name": "min_max"}, {"name": "krum", "f": 1}),
         ({"name": "alie", "z": "optimal"}, {"name": "krum", "f": 1}),
         ({"name": "alie", "z": "optimal"}, {"name": "norm_clip"}),
         ({"name": "inner_product", "epsilon": "optimal"}, {"name": "median"}),

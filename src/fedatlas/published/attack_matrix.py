@@ -47,7 +47,7 @@ RULES = tuple(name for name in EVERY_RULE if name != "mean")
 NEEDS: Mapping[str, Row] = {"fltrust": {"public": {"from": "test", "per_class": 10}}}
 """Further tables that a rule needs."""
 BEFORE: Mapping[str, Row] = {f"{pre}_median": {"name": "median", "pre": pre} for pre in PRE}
-"""What comes before a rule, each before the same one: the median, which also stands alone and needs few enough buckets."""
+"""Mixings before a rule, each before the same one: the median, which also stands alone and needs few enough buckets."""
 MECHANISMS: Mapping[str, Row] = {
     "local_dp": {"name": "local_dp", "epsilon": 100.0, "clip": 1.0, "noise": "seed"},
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
@@ -69,6 +69,8 @@ POISONS: Mapping[str, Row] = {  # the attack is `name`, or the key itself
     "inner_product_optimal": {"name": "inner_product", "share": 0.2, "epsilon": "optimal"},
     "inner_product_optimal_all": {"name": "inner_product", "share": 0.2, "epsilon": "optimal", "knows": "all"},
     "mimic": {"share": 0.2},
+    "min_max": {"share": 0.2},
+    "min_max_all": {"name": "min_max", "share": 0.2, "knows": "all"},
 }
 ONCE = ("model_replacement", "backdoor_replacing")
 """Carried out in the last round, by the smallest share with at least one attacker."""
