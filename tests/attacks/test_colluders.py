@@ -10,7 +10,8 @@ import torch
 
 from attacked import FAST, SEQ, Sent, done, experiment, model, rows, summary
 from fedatlas.api import resume
-from fedatlas.attacks.collusion import z_max
+from fedatlas.attacks.collusion import Scene, z_max
+from fedatlas.attacks.poisoning import POISONING
 from fedatlas.engine.pool import can_fork
 from fedatlas.errors import ConfigError
 from fedatlas.privacy.mechanism import Protection
@@ -98,6 +99,7 @@ def test_what_colluders_send(tmp_path: Path) -> None:
     ("attack", "rule"),
     [
         ({"name": "alie"}, {"name": "krum", "f": 1}),
+        ({"name": "min_max"}, {"name": "krum", "f": 1}),
         ({"name": "alie", "z": "optimal"}, {"name": "krum", "f": 1}),
         ({"name": "alie", "z": "optimal"}, {"name": "norm_clip"}),
         ({"name": "inner_product", "epsilon": "optimal"}, {"name": "median"}),
@@ -139,6 +141,20 @@ def test_the_record_says_whose_changes_are_seen(tmp_path: Path) -> None:
     page = (path / "report.html").read_text()
     assert "whose honest changes it sees" in page
     assert "(omniscient: a client under a server never sees those)" in page
+
+
+@pytest.mark.parametrize("keys", [{"z": "max"}, {"z": "optimal"}, {"z": 1.0}], ids=str)
+def test_who_counts_the_changes_of_a_round_declares_that_it_knows_their_number(keys: dict[str, Any]) -> None:
+    """Of one attacker and one attacker of ten the changes sent differ only if the number was used."""
+    made = POISONING["alie"](share=0.2, **keys)
+    own = {0: torch.tensor([1.0], dtype=torch.float64), 1: torch.tensor([3.0], dtype=torch.float64)}
+    few, many = (
+        made.craft(Scene(own, {}, n, lambda changes: torch.stack([*changes]).mean(0), torch.Generator().manual_seed(1)))
+        for n in (5, 50)
+    )
+    declares = "how many changes a round has" in made.declares.knowledge
+    assert declares == (keys["z"] != 1.0)
+    assert declares or torch.equal(few, many)
 
 
 # ---------------------------------------------------------------------- sealed like anyone's

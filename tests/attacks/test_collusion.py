@@ -69,6 +69,22 @@ def test_one_attacker_knows_no_deviation() -> None:
     assert crafted("alie", scene([[1, -2]], n=5), z=3.0).tolist() == [1.0, -2.0]
 
 
+def test_min_max_goes_as_far_as_no_distance_shows() -> None:
+    """Of 0 and 2 on a line: to mu - gamma sigma = 0, as 2 is no further from it than 0 is. In the plane the bound is met, not passed."""
+    facts = scene([[0], [2]], n=9)
+    assert crafted("min_max", facts).tolist() == pytest.approx([0.0], abs=1e-12)
+    assert crafted("min_max", facts._replace(n=3)).tolist() == crafted("min_max", facts).tolist()
+    assert crafted("min_max", scene([[3, 4]])).tolist() == [3.0, 4.0]
+    points = [[1, 5, 2], [3, 1, 0], [4, 4, 7], [0, 2, 2]]
+    sent, x = crafted("min_max", scene([[9, 9, 9]], points), knows="all"), torch.tensor(points, dtype=torch.float64)
+    apart = float(torch.cdist(x, x).max())
+    assert float((sent - x).norm(dim=1).max()) == pytest.approx(apart)
+    mu, sigma = x.mean(0), x.std(0)
+    gamma = (mu - sent) / sigma
+    assert gamma.tolist() == pytest.approx([float(gamma[0])] * 3)
+    assert gamma[0] > 0
+
+
 def test_z_max_is_the_specs_quantile() -> None:
     """n = 50, f = 10: s = 16 supporters are missing, so 24 of 40 honest changes may lie further in."""
     assert z_max(50, 10) == pytest.approx(NormalDist().inv_cdf(24 / 40))

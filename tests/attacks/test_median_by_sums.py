@@ -110,6 +110,8 @@ def test_it_is_refused_where_it_cannot_be() -> None:
     assert "none is sent" in refused(compression={"name": "clip", "norm": 1.0})
     assert "shows the server only sums" in refused(aggregation={"name": "geometric_median", "pre": "nnm"})
     assert "shows the server only sums" in refused(aggregation={"name": "median"})
+    altered = refused(attack=[{"name": "sign_flip", "clients": [1]}])
+    assert "'geometric_median' by secure sums, whose clients send no change" in altered
     normed = {"model": {"hidden": [8], "norm": "batch"}}
     with pytest.raises(ConfigError, match="not with batch norm"):
         set_up(parse({**TABLES, "privacy": MASKED, **normed}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from configured import share_out
+from configured import set_up, share_out
 from fedatlas import Experiment
 from fedatlas.aggregation import RULES
 from fedatlas.algorithms import ALGORITHMS
@@ -109,6 +109,88 @@ def test_fltrust_judges_noised_changes_too_and_the_row_has_its_weights(tmp_path:
     assert row["left_out"] == [1, 4]
     assert [row["weights"][k] for k in (1, 4)] == [0.0, 0.0]
     assert sum(row["weights"]) == pytest.approx(1)
+
+
+# ---------------------------------------------------------------------- less than a name promises
+
+
+def said(**tables: Any) -> str:
+    return "\n".join(set_up(parse({**TABLES, **tables})).notices)
+
+
+def test_rules_that_go_by_length_say_that_batch_norm_hides_hostile_models(tmp_path: Path) -> None:
+    """Two reversed changes of ten pass beside statistics that are longer than they are; the median takes each coordinate."""
+    batch = {"hidden": [32], "norm": "batch"}
+    hides = "statistics of batch norm may be the most"
+    rule = {"f": 2}
+    for table in ({"name": "norm_clip"}, {"name": "krum", **rule}, {"name": "median", "pre": "nnm", **rule}):
+        assert hides in said(aggregation=table, model=batch)
+        assert hides not in said(aggregation=table, model={"hidden": [32], "norm": "group"})
+    for table in ({"name": "median", **rule}, {"name": "trimmed_mean", "pre": "arc", **rule}):
+        assert hides not in said(aggregation=table, model=batch)
+    attack = [{"name": "sign_flip", "clients": [1, 4], "c": 10.0}]
+    found = {
+        name: accuracy(
+            done(tmp_path / name, rounds=8, evaluation={"every": 8}, model=batch, attack=attack, aggregation=t)
+        )
+        for name, t in {"clipped": {"name": "norm_clip"}, "median": {"name": "median", **rule}}.items()
+    }
+    assert found["median"] > found["clipped"] + 0.5
+
+
+def test_a_rule_that_assumes_nobody_hostile_says_so() -> None:
+    """floor(0.2 n) is 0 below five changes: of four clients, or of what a node on a ring hears."""
+    nobody, four = "assumes that none of {} changes is hostile", {"name": "iid", "clients": 4}
+    assert nobody.format(4) in said(aggregation={"name": "trimmed_mean"}, partition=four)
+    assert nobody.format(4) in said(aggregation={"name": "median", "pre": "nnm"}, partition=four)
+    assert nobody.format(3) in said(aggregation={"name": "multi_krum"}, algorithm={"name": "gossip"})
+    for table in ({"name": "trimmed_mean", "f": 1}, {"name": "median"}, {"name": "mean"}):
+        assert "is hostile" not in said(aggregation=table, partition=four)
+    assert "is hostile" not in said(aggregation={"name": "trimmed_mean"})
+
+
+def test_slots_that_wait_for_an_average_turn_hostile_and_the_run_says_so(tmp_path: Path) -> None:
+    """The median of ten slots withstands two hostile ones, but in three rounds they are more than two."""
+    slots = {"name": "fedseq_inter", "phi": "random", "group_size": 1}
+    table = {"name": "median", "f": 2}
+    assert "a hostile model stays in its slot" in said(aggregation=table, algorithm=slots)
+    assert "a hostile model stays in its slot" not in said(aggregation=table, algorithm={**slots, "period": 1})
+    assert "a hostile model stays in its slot" not in said(algorithm=slots)
+    given = {"rounds": 6, "evaluation": {"every": 6}, "attack": FLIPPED, "aggregation": table}
+    each, third = (done(tmp_path / str(n), algorithm={**slots, "period": n}, **given) for n in (1, 3))
+    assert accuracy(third) < accuracy(each) - 0.2
+
+
+def test_statistics_that_no_rule_judges_are_refused() -> None:
+    """Recalibrated statistics are sums of what clients say, next to the changes."""
+    model = {"hidden": [32], "norm": "batch", "bn": "recalibrate"}
+    assert "whose statistics are sums that no rule judges" in refused(aggregation={"name": "median"}, model=model)
+    share_out(parse({**TABLES, "model": model, "aggregation": {"name": "mean"}}))
+
+
+def test_scores_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    """Two finite models of FedDF have scores beyond the range of float32; lengths would be lost with them."""
+    path = done(
+        tmp_path / "run",
+        rounds=1,
+        model={"hidden": [32, 32]},
+        algorithm={"name": "feddf", "steps": 30},
+        attack=[{"name": "sign_flip", "clients": [1, 4], "c": 1e25}],
+        aggregation={"name": "geometric_median"},
+        evaluation={"every": 1},
+    )
+    assert rows(path)[-1]["hostile"] == [1, 4]
+    taught = accuracy(path)
+    untaught = done(
+        tmp_path / "untaught",
+        rounds=1,
+        model={"hidden": [32, 32]},
+        algorithm={"name": "feddf", "steps": 0},
+        attack=[{"name": "sign_flip", "clients": [1, 4], "c": 1e25}],
+        aggregation={"name": "geometric_median"},
+        evaluation={"every": 1},
+    )
+    assert taught != accuracy(untaught)
 
 
 # ---------------------------------------------------------------------- before a rule

@@ -15,6 +15,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.metrics.intervals import proportion
 from fedatlas.published import reproduction
 from fedatlas.published.attack_matrix import (
+    BEFORE,
     FEW_ROWS,
     MECHANISMS,
     POISONS,
@@ -43,10 +44,11 @@ CHOSEN = (
 def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanism() -> None:
     """Rules stand everywhere; of FedSeq noise alone is refused, weights by rows under it, and single updates under a sum."""
     every = {cell.name: cell for cell in cells(12)}
-    assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(MECHANISMS))
+    assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(BEFORE) + len(MECHANISMS))
     attacks = {POISONS.get(cell.attack, {}).get("name", cell.attack) for cell in every.values()}
     assert attacks == {"nobody", *ATTACKS}
     assert {*RULES, "mean"} == {*EVERY_RULE}
+    assert {table["pre"] for table in BEFORE.values()} == {"nnm", "bucketing", "arc"}
     refused = set()
     for cell in every.values():
         if cell.attack != "nobody" and cell.defence in RULES[1:]:

@@ -66,6 +66,17 @@ class Rule(NamedTuple):
         return self.name != "mean" or bool(self.pre)
 
     @property
+    def by_length(self) -> bool:
+        """Return whether hostile changes are found by lengths or directions, not at each coordinate."""
+        coordinates = {"median", "trimmed_mean"} if self.pre == "arc" else {"median", "trimmed_mean", "mean"}
+        return self.pre == "nnm" or self.name not in coordinates
+
+    @property
+    def counts_on_f(self) -> bool:
+        """Return whether it leaves out or shortens nothing where f is 0."""
+        return self.name in {"multi_krum", "trimmed_mean"} or self.pre == "nnm" or self.title == "arc and mean"
+
+    @property
     def title(self) -> str:
         """Return its name, with what comes before it."""
         return f"{self.pre} and {self.name}" if self.pre else self.name
@@ -78,7 +89,11 @@ class Rule(NamedTuple):
         """Return why n changes are too few; "" if they are enough."""
         f, rows = self.tolerated(n), math.ceil(n / self.bucket)
         said = f"{rows}, in buckets of {self.bucket}: {n}" if self.bucket > 1 else str(n)
-        return "" if rows >= self.fewest(f) else f"'{self.title}' with f = {f} needs {self.needs}, not {said}"
+        return (
+            ""
+            if rows >= self.fewest(f)
+            else f"'{self.title}' with f = {f} needs {self.needs or 'one change'}, not {said}"
+        )
 
     def combine(
         self,

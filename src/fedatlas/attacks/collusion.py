@@ -1,10 +1,11 @@
 """Colluders: malicious clients that compare their changes and agree on the one that all of them send (B18).
 
-====================  ============================================================  ========================
+====================  ============================================================  ============================
 alie                  mu - z sigma, for each coordinate                             Baruch et al. 2019
 inner_product         -epsilon mu                                                   Xie et al. 2020
 mimic                 the change of one honest client                               Karimireddy et al. 2022
-====================  ============================================================  ========================
+min_max               mu - gamma sigma, no further from a known one than any other   Shejwalkar, Houmansadr 2021
+====================  ============================================================  ============================
 
 mu and sigma are the mean and the sample deviation of the changes that they know: those of their own honest work, or, if
 they are omniscient, those of all honest clients. Either factor can be optimised against the server's rule (`best_factor`).
@@ -61,6 +62,21 @@ def inner_product_of(scene: Scene) -> Vector:
     """Return epsilon -> -epsilon mu."""
     mean = torch.stack(scene.known).mean(dim=0)
     return lambda epsilon: -epsilon * mean
+
+
+def min_max_of(scene: Scene) -> Tensor:
+    """Return mu - gamma sigma with the largest gamma for which no known change is further from it than two known ones are apart.
+
+    Each known change x_i limits gamma by ||mu - gamma sigma - x_i||^2 <= D^2, whose larger root is taken exactly.
+    """
+    known, vector = torch.stack(scene.known), alie_of(scene)
+    mean, sigma = vector(0.0), vector(0.0) - vector(1.0)
+    if not (a := float(sigma @ sigma)):
+        return mean
+    away = mean - known
+    most = max(float((known - one).square().sum(dim=1).max()) for one in known)
+    b, c = away @ sigma, (away.square().sum(dim=1) - most).clamp(max=0.0)
+    return vector(float(((b + (b.square() - a * c).sqrt()) / a).min()))
 
 
 def z_max(n: int, f: int) -> float:

@@ -10,12 +10,13 @@ false_claims       claims more rows than it has, or other labels                
 alie               all attackers send mu - z sigma                                     B18, Baruch et al. 2019
 inner_product      all attackers send -epsilon times a mean                            B18, Xie et al. 2020
 mimic              all attackers send the change of one honest client                  Karimireddy et al. 2022
+min_max            all attackers send mu - gamma sigma, as far as two known ones apart Shejwalkar, Houmansadr 2021
 =================  ==================================================================  ====================================
 
 All attacks have the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
 number; ``unit``, where FedSeq's "superclient" selects whole ones, drawn after they were formed on clean data; their last client sends
 the attack's version of the whole chain's change; ``rounds`` from, to, where 0 is the end. Questions before round 1 are
-answered honestly. A client carries out at most one attack. Only the last three see another client's update: with ``knows`` =
+answered honestly. A client carries out at most one attack. Only the last four see another client's update: with ``knows`` =
 "coalition" those of the attackers of their table, with "all", which is labelled omniscient, those of all honest clients.
 """
 
@@ -29,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedatlas.attacks.backdoor import Backdoor
-from fedatlas.attacks.collusion import Craft, Knows, Scene, alie_of, inner_product_of, optimised, z_max
+from fedatlas.attacks.collusion import Craft, Knows, Scene, alie_of, inner_product_of, min_max_of, optimised, z_max
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.labels import Flip, FlipKind, PairDraw
 from fedatlas.registry import Count, Positive, Rate, Whole
@@ -51,7 +52,8 @@ SEEN: Mapping[Knows, str] = {
     "coalition": "the models it is told, its own rows, the honest changes of all attackers; no honest client's update",
     "all": "omniscient: the change of every honest client, which a client under a server never sees",
 }
-RULE = "the server's rule with its f, and how many changes a round has"
+MANY = "how many changes a round has"
+RULE = f"the server's rule with its f, and {MANY}"
 
 
 class Claim(NamedTuple):
@@ -304,7 +306,10 @@ def alie(
         return vector(z_max(scene.n, len(scene.own)) if z == "max" else float(z))
 
     said = f"**A little is enough.** {{who}} sent the mean of {OF_WHOM[knows]} less some standard deviations of each coordinate"
-    return colluding("alie", said, knows, craft, z == "optimal", (share, clients, unit, rounds))
+    made = colluding("alie", said, knows, craft, z == "optimal", (share, clients, unit, rounds))
+    if z != "max":
+        return made
+    return made._replace(declares=made.declares._replace(knowledge=f"{SEEN[knows]}; {MANY}"))
 
 
 def inner_product(
@@ -359,6 +364,26 @@ def mimic(
     return colluding("mimic", said, "all", craft, False, (share, clients, unit, rounds))._replace(copied=client)
 
 
+def min_max(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    knows: Literal["coalition", "all"] = "coalition",
+) -> Poisoning:
+    """Min-max: alie with the largest deviation that stays as near to each known change as two of them are to each other.
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    knows: the attackers' own honest changes, or those of all honest clients (omniscient).
+    """
+    said = f"**Min-max.** {{who}} sent the mean of {OF_WHOM[knows]} less as many standard deviations as still look near"
+    return colluding("min_max", said, knows, min_max_of, False, (share, clients, unit, rounds))
+
+
 OF_WHOM: Mapping[Knows, str] = {"coalition": "their own changes", "all": "all honest changes"}
 
 
@@ -399,4 +424,5 @@ POISONING: dict[str, Callable[..., Poisoning]] = {
     "alie": alie,
     "inner_product": inner_product,
     "mimic": mimic,
+    "min_max": min_max,
 }

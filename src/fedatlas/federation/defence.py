@@ -156,8 +156,13 @@ def combined(
     base: Update,
     where: str,
 ) -> Update | None:
-    """Return single updates as one by the rule, for `Replies.combine`, and note whom it left out."""
+    """Return single updates as one by the rule, for `Replies.combine`, and note whom it left out.
+
+    Parts that are not finite are left out first: a finite model may have scores that are not.
+    """
     assert defence.rule is not None
+    seen.note(None, hostile := {k for k, part in parts.items() if not all(numbers(x) for _, x in leaves(part))})
+    parts = {k: part for k, part in parts.items() if k not in hostile}
     judging = RuleReduction(
         defence.rule, lambda client, update: base, defence.budget, seed=derive(seed, "buckets", where)
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedatlas.aggregation import RULES as EVERY_RULE
+from fedatlas.aggregation.before_rule import PRE
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
@@ -45,6 +46,8 @@ BY_ROWS: Mapping[str, Row] = {
 RULES = tuple(name for name in EVERY_RULE if name != "mean")
 NEEDS: Mapping[str, Row] = {"fltrust": {"public": {"from": "test", "per_class": 10}}}
 """Further tables that a rule needs."""
+BEFORE: Mapping[str, Row] = {f"{pre}_median": {"name": "median", "pre": pre} for pre in PRE}
+"""Mixings before a rule, each before the same one: the median, which also stands alone and needs few enough buckets."""
 MECHANISMS: Mapping[str, Row] = {
     "local_dp": {"name": "local_dp", "epsilon": 100.0, "clip": 1.0, "noise": "seed"},
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
@@ -66,6 +69,8 @@ POISONS: Mapping[str, Row] = {  # the attack is `name`, or the key itself
     "inner_product_optimal": {"name": "inner_product", "share": 0.2, "epsilon": "optimal"},
     "inner_product_optimal_all": {"name": "inner_product", "share": 0.2, "epsilon": "optimal", "knows": "all"},
     "mimic": {"share": 0.2},
+    "min_max": {"share": 0.2},
+    "min_max_all": {"name": "min_max", "share": 0.2, "knows": "all"},
 }
 ONCE = ("model_replacement", "backdoor_replacing")
 """Carried out in the last round, by the smallest share with at least one attacker."""
@@ -142,6 +147,7 @@ NOTES = (
     "Under label_flip the figure is the accuracy on attacked classes; under model_replacement and false_claims the share of attacked rows",
     "that changed, and under backdoor the share of rows of other classes that the patch turns into the target.",
     "Attackers see only their own changes, or those of their coalition, or, if omniscient, those of all honest clients.",
+    "After nnm, bucketing and arc the rule is the median.",
     "Optimal: their factor is searched against the rule in every round.",
     "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
     "AUC is, as of property, and of label_inference by how much the share of rows is whose label is counted rightly,",
@@ -201,6 +207,7 @@ def cells(rounds: int) -> list[MatrixCell]:
     """Return all cells, in the order of the page."""
     defences: dict[str, Plain] = {"none": {"aggregation": {"name": "mean"}}}
     defences |= {name: {"aggregation": {"name": name}, **NEEDS.get(name, {})} for name in RULES}
+    defences |= {name: {"aggregation": dict(table)} for name, table in BEFORE.items()}
     defences |= {name: {"privacy": [table]} for name, table in MECHANISMS.items()}
     out = []
     for algorithm in LEAST:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedatlas.aggregation.before_rule import BUCKET, before
@@ -12,12 +12,15 @@ from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
 from fedatlas.algorithms.median_by_sums import NEAR, by_sums, why_no_sums
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
+from fedatlas.engine.job import Built
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.federation.defence import ROOT, Defence
 from fedatlas.grammar import Form
+from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
 from fedatlas.registry import Count, arguments, keywords
+from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import usual_size
 
 FAMILIES: Mapping[str, str] = {
@@ -161,6 +164,10 @@ def check_rule(
         raise ConfigError(
             f"{where}: not under '{name}', whose account does not cover the training of public rows; remove one of the two."
         )
+    if config.model.bn == "recalibrate":
+        raise ConfigError(
+            f"{where}: not with model.bn = 'recalibrate', whose statistics are sums that no rule judges; use 'average'."
+        )
     if by_masks(rule, mechanisms):
         check_masked(where, algorithm, transform, mechanisms[0])
         return
@@ -218,12 +225,33 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
     return int(facts["degrees"][0]) if algorithm.serverless and "degrees" in facts else 0
 
 
-def rule_notices(rule: Rule | None, mechanisms: Sequence[Mechanism]) -> list[str]:
-    """Return notices about a rule."""
-    if rule is not None and by_masks(rule, mechanisms):
-        return [BY_SUMS]
-    if rule is None or rule.weighted:
+def rule_notices(
+    whole: Checked, facts: Mapping[str, Any], networks: Iterable[Built], sizes: Sequence[int]
+) -> list[str]:
+    """Return notices about a rule: what it ignores, and where it withstands less than its name promises."""
+    config, algorithm, rule = whole.config, whole.algorithm, whole.rule
+    if rule is None or not rule.judges:
         return []
-    return [
-        f"'{rule.name}' ignores how many rows clients have, since a client could claim any number: every change counts equally."
-    ]
+    if by_masks(rule, whole.mechanisms):
+        return [BY_SUMS]
+    said = [] if rule.weighted else [IGNORES.format(rule.name)]
+    if rule.by_length and any(has_batch_norm(one.network.module) for one in networks):
+        said.append(BY_LENGTH.format(rule.title))
+    n = neighbours_of(algorithm, facts) + 1 if algorithm.serverless else cohort_of(config, sum(m > 0 for m in sizes))
+    if algorithm.groups is None and rule.counts_on_f and rule.f is None and not rule.tolerated(n):
+        said.append(NOBODY.format(rule.title, n))
+    if algorithm.name == "fedseq_inter" and config.algorithm.parameters().get("period") != 1:
+        said.append(SLOTS)
+    return said
+
+
+IGNORES = "'{}' ignores how many rows clients have, since a client could claim any number: every change counts equally."
+BY_LENGTH = (
+    "'{}' goes by the length of whole changes, of which statistics of batch norm may be the most, so a hostile model passes beside "
+    "them; use model.norm = 'group', or the rules 'median' or 'trimmed_mean'."
+)
+NOBODY = "'{}' assumes that none of {} changes is hostile, since floor(0.2 n) is 0; give aggregation.f."
+SLOTS = (
+    "'fedseq_inter': a hostile model stays in its slot, and the next superclient there begins with it, so more slots turn hostile "
+    "until they are averaged; algorithm.period = 1 averages in every round."
+)

@@ -319,7 +319,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     said = protection_notices(config, whole.mechanisms, algorithm, () if alone else partition.sizes)
-    notices += [*said, *rule_notices(whole.rule, whole.mechanisms)]
+    notices += [*said, *rule_notices(whole, shared.algorithm_facts, networks.values(), partition.sizes)]
     rows = PartyRows(dataset, partition, config.seed, dtype, shared.canaries.marked)
     first, *_ = networks.values()
     protection = protection_of(config, whole.mechanisms, partition.sizes, first.network, algorithm)

@@ -14,6 +14,7 @@ from fedatlas.aggregation.changes import Changes
 from fedatlas.aggregation.rules import RULES, Rule, shares
 from fedatlas.algorithm import Algorithm, Groups, Question, Task
 from fedatlas.algorithms import ALGORITHMS
+from fedatlas.algorithms.median_by_sums import NEAR
 from fedatlas.attacks import ATTACKS, LATER, superclasses
 from fedatlas.attacks.collusion import Aggregate
 from fedatlas.attacks.poisoning import POISONING, Claim, Poisoning
@@ -301,9 +302,8 @@ def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
         )
     trained = [task for task in algorithm.tasks.values() if isinstance(task, Task)]
     if one.alters and all(task.sealing.silent for task in trained):
-        raise ConfigError(
-            f"{where}: not with '{algorithm.name}', whose clients send no change of a model; use label_flip."
-        )
+        what = "'geometric_median' by secure sums" if NEAR in algorithm.tasks else f"'{algorithm.name}'"
+        raise ConfigError(f"{where}: not with {what}, whose clients send no change of a model; use label_flip.")
     if one.craft is not None and algorithm.groups is not None and one.unit == "client":
         raise ConfigError(
             f"{where}: the clients of a chain work one after another, so they cannot compare their changes; "
