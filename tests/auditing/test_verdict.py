@@ -32,6 +32,7 @@ def tried(leak: float, half: float, targets: int = 200, beyond: float = 0.0) -> 
 SEEN, CLEAN = tried(0.1, 0.02), tried(0.01, 0.02)
 BROKEN = Account("central_dp", "client", 1.0, 1e-5, 2.0, 1000, 4.0, 1.5, 1e-9)
 KEPT = BROKEN._replace(empirical_epsilon=1.4)
+FEW = KEPT._replace(most=1.2, empirical_epsilon=0.4)
 UNTRIED = UntriedAttack("dlg", "no role's view was recorded")
 
 
@@ -44,6 +45,9 @@ UNTRIED = UntriedAttack("dlg", "no role's view was recorded")
         (Found([CLEAN], [UNTRIED], [], []), NONE_SEEN),
         (Found([], [UNTRIED], [KEPT], []), NONE_SEEN),
         (Found([], [UNTRIED], [KEPT._replace(empirical_epsilon=None)], []), NOT_TRIED),
+        (Found([], [UNTRIED], [FEW], []), NOT_TRIED),
+        (Found([tried(0.0, 0.0, 1)], [], [], []), NOT_TRIED),
+        (Found([tried(0.1, 0.4, 5)], [], [], []), NOT_TRIED),
     ],
 )
 def test_the_verdict_is_the_worst_of_four(found: Found, name: str) -> None:
@@ -59,8 +63,7 @@ def test_a_bound_is_compared_with_epsilon_at_its_own_delta() -> None:
 
 
 def test_canaries_that_could_contradict_nothing_are_called_too_few() -> None:
-    few = KEPT._replace(most=1.2, empirical_epsilon=0.4)
-    assert "too few to contradict" in judge(Found([], [], [few], [])).reasons[0]
+    assert "too few to contradict" in judge(Found([], [], [FEW], [])).reasons[0]
 
 
 def test_many_attacks_need_a_smaller_p() -> None:
