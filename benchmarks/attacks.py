@@ -1,6 +1,7 @@
 """What rules cost and what they are worth: ``python benchmarks/attacks.py rules | cost | sign_flip | inner_product | replacement``.
 
-``membership`` and ``mnist``: what membership attacks find, see `membership`.
+``membership`` and ``mnist``: what membership attacks find, see `membership`. ``audit``: what an audit says of clean and of faulty runs,
+see `audits`.
 
 ``rules``: one round's 100 updates of a million weights through each rule, one thread. ``cost``: processor seconds of runs with
 ``share = 0`` and with attacks that change nothing beside the plain run, in turn (``--pairs 30``, about twenty minutes; a first pair
@@ -24,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import audits
 import membership
 import torch
 
@@ -176,10 +178,12 @@ STRUCK = {
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rules", "cost", *STRUCK, "replacement", "membership", "mnist"))
+    parser.add_argument("what", choices=("rules", "cost", *STRUCK, "replacement", "membership", "mnist", "audit"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("attacks"))
     given = parser.parse_args()
@@ -191,6 +195,8 @@ def main() -> None:
         membership.membership(given.out, given.seeds, given.small)
     elif given.what == "mnist":
         membership.mnist(given.out, given.seeds)
+    elif given.what == "audit":
+        audits.audit(given.out, given.runs, given.times)
     elif given.what == "replacement":
         replacement(given.out, given.seeds)
     else:

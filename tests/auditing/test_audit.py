@@ -11,10 +11,20 @@ import torch
 
 import fedatlas
 from fedatlas import Experiment
+from fedatlas.aggregation.changes import map_leaves
+from fedatlas.aggregation.reducers import Reducer
+from fedatlas.algorithm import by_samples
 from fedatlas.auditing import LEAK_SEEN, NONE_SEEN, NOT_TRIED, VIOLATED
-from fedatlas.errors import ConfigError
+from fedatlas.auditing.cells import cells
+from fedatlas.data.batches import Rows
+from fedatlas.errors import ConfigError, DivergedError
 from fedatlas.privacy import noise
-from fedatlas.record.run_folder import AUDIT, RELEASE
+from fedatlas.privacy.central_dp.clipped_sum import clipped_sum
+from fedatlas.record.run_folder import AUDIT, RELEASE, baseline_path
+from fedatlas.runs.baselines import gain
+from fedatlas.runs.price import UNPROTECTED
+from fedatlas.setup.canaries import Canaries
+from fedatlas.weighting import uniform
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -31,6 +41,20 @@ NOISED: dict[str, Any] = {
     "model": {"hidden": [64]},
     "audit": {"canaries": 600},
 }
+
+
+CLIENTS = 304  # half of the canaries, and those of the partition
+ROWS = {"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-6, "noise": "seed"}
+
+
+def by_rows(clip: float, transform: Any) -> Reducer:
+    """A clipped sum with a fault: each change has its client's weight, as many rows as it has among all."""
+    right = clipped_sum(clip, transform)
+
+    def lift(client: int, update: Any, weight: Any) -> Any:
+        return map_leaves(lambda path, x: x * weight * CLIENTS, right.lift(client, update, weight))
+
+    return right._replace(lift=lift)
 
 
 def run(path: Path, **more: Any) -> Path:
@@ -55,6 +79,7 @@ def test_an_overfitted_model_leaks_and_the_page_shows_it(tmp_path: Path) -> None
     done = fedatlas.audit(run(tmp_path / "run", **few, **game, audit={"purpose": "Reads forms.", "min_cell": 1}))
     assert done.verdict.name == LEAK_SEEN
     (one,) = done.record["attacks"]
+    assert one["attack"] == "membership by loss"
     assert one["p"] < 0.05
     assert one["smallest"] > 0
     page = done.page.read_text()
@@ -87,7 +112,7 @@ def test_canary_clients_contradict_a_faulty_mechanism_and_no_right_one(
         monkeypatch.setattr("fedatlas.privacy.central_dp.clipped_sum.clipped", lambda changes, clip: changes)
     done = fedatlas.audit(run(tmp_path / "run", **NOISED))
     (one,) = done.record["accounts"]
-    assert one["compared_delta"] < 1e-8
+    assert one["compared_delta"] * one["canaries"] < 1 - one["confidence"]
     assert done.violated == bool(fault)
     assert (one["empirical_epsilon"] > one["compared_epsilon"]) == bool(fault)
     if not fault:
@@ -105,6 +130,79 @@ def test_canary_rows_are_found_where_gradients_are_not_noised_enough(tmp_path: P
     assert one["unit"] == "record"
     assert one["empirical_epsilon"] > 0.3
     assert not done.violated, "next to no noise is what the ledger states"
+    assert done.verdict.name == NOT_TRIED, "so many canaries could not have contradicted it"
+
+
+@pytest.mark.parametrize("engine", [{"name": "loop", "precision": "float64"}, {"name": "fast"}])
+def test_a_canary_row_that_is_out_changes_no_bit(
+    engine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its label is replaced, which would change the gradient of a row that counts."""
+    plain = Canaries.marked
+
+    def relabelled(self: Canaries, party: int, rows: Rows, classes: int) -> Rows:
+        y = (found := plain(self, party, rows, classes)).y.clone()
+        y[self.rows[(self.clients == party) & ~self.inside]] = 0
+        return found._replace(y=y)
+
+    more = {"privacy": [ROWS], "engine": engine, "audit": {"canaries": 200, "unit": "record"}}
+    one = run(tmp_path / "one", **more)
+    monkeypatch.setattr(Canaries, "marked", relabelled)
+    models = [(path / "model.safetensors").read_bytes() for path in (one, run(tmp_path / "other", **more))]
+    assert models[0] == models[1]
+    monkeypatch.undo()
+    assert fedatlas.audit(one).record["accounts"][0]["canaries"] == 200
+
+
+def test_a_mechanism_that_weighs_by_rows_is_contradicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canary clients say that they have ten times as many rows as others."""
+    monkeypatch.setattr("fedatlas.privacy.central_dp.clipped_sum.clipped_sum", by_rows)
+    monkeypatch.setattr("fedatlas.weighting.uniform", lambda drawn: (by_samples if drawn.m > 7 else uniform)(drawn))
+    assert fedatlas.audit(run(tmp_path / "run", **NOISED)).violated
+
+
+def test_attackers_are_drawn_among_clients_that_are_no_canaries(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", **{**NOISED, "audit": {"canaries": 20}}, attack=[{"name": "sign_flip", "share": 0.5}])
+    (one,) = json.loads((path / "summary.json").read_text())["attacks"]
+    assert len(one["clients"]) == 2
+    assert max(one["clients"]) < 4
+
+
+def test_lines_to_add_are_those_that_a_run_takes(tmp_path: Path) -> None:
+    done = fedatlas.audit(run(tmp_path / "run", privacy=[ROWS]))
+    (one,) = (one for one in done.record["not_tried"] if one["attack"] == "canaries")
+    assert 'unit = "record"' in one["add"]
+    none = fedatlas.audit(run(tmp_path / "none", privacy=[{"name": "nbafl", "clip": 1.0, "epsilon": 5.0}]))
+    (one,) = (one for one in none.record["not_tried"] if one["attack"] == "canaries")
+    assert "which only noise on the gradients of single rows does" in one["reason"]
+    assert not one["add"]
+
+
+def test_a_declared_attack_is_tried_on_every_recorded_role(tmp_path: Path) -> None:
+    """Its own findings stay in the folder of the run."""
+    game = {"evaluation": {"clients": 0.5}, "attack": [{"name": "membership", "method": "worst_case"}]}
+    path = run(tmp_path / "run", **game, observe={"roles": ["server"]})
+    before = [(path / "attacks" / "membership" / name).read_bytes() for name in ("attack.json", "found.npz")]
+    done = fedatlas.audit(path)
+    tried = [(one["attack"], one["role"]) for one in done.record["attacks"]]
+    assert tried == [("membership by worst_case", "outsider"), ("membership by worst_case", "server")]
+    assert any("rmia" in one["attack"] for one in done.record["not_tried"])
+    assert before == [(path / "attacks" / "membership" / name).read_bytes() for name in ("attack.json", "found.npz")]
+
+
+def test_counts_on_the_page_leave_canaries_out(tmp_path: Path) -> None:
+    """A class of few rows stays one, however many canaries copy a row of it."""
+    path = run(tmp_path / "run", **{**NOISED, "audit": {"canaries": 40}})
+    summary = json.loads((path / "summary.json").read_text())
+    told = {one.what: one.rows for one in cells(summary)}
+    assert sum(n for what, n in told.items() if what.startswith("training rows of class")) == 600
+    assert told["rows that judged the model"] == summary["metric"]["test_rows"]
+
+
+def test_a_run_that_diverges_in_its_first_round_says_so(tmp_path: Path) -> None:
+    loose = {"privacy": [{**NOISED["privacy"][0], "clip": 1e30}], "algorithm": NOISED["algorithm"]}
+    with pytest.raises(DivergedError):
+        run(tmp_path / "run", **loose, local={"lr": 1e30, "steps": 5})
 
 
 @pytest.mark.parametrize(
@@ -139,3 +237,11 @@ def test_several_seeds_have_to_be_named(tmp_path: Path) -> None:
     path = fedatlas.run(Experiment.of(**SMALL, seeds=[1, 2]), out=tmp_path / "run", baselines=False).path
     with pytest.raises(ConfigError, match="holds several seeds"):
         fedatlas.audit(path)
+
+
+def test_a_run_with_canaries_has_baselines_and_a_price_without_them(tmp_path: Path) -> None:
+    """Both train without noise, where canaries have nothing to contradict."""
+    given = Experiment.of(**{**SMALL, **NOISED, "audit": {"canaries": 40}})
+    done = fedatlas.run(given, out=tmp_path / "run", baselines=True, price=True)
+    assert [one["client"] for one in (gain(done.path) or {})["clients"]] == [0, 1, 2, 3]
+    assert (baseline_path(done.path, UNPROTECTED) / "summary.json").exists()

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from fedatlas.auditing.audit_run import FINER
 from fedatlas.auditing.one_run import chance, lower_bound
 from fedatlas.auditing.verdict import (
+    CONFIDENCE,
     LEAK_SEEN,
     NONE_SEEN,
     NOT_TRIED,
@@ -21,6 +23,7 @@ from fedatlas.auditing.verdict import (
     UntriedAttack,
     judge,
 )
+from fedatlas.privacy.gaussian import epsilon_of
 
 
 def tried(leak: float, half: float, targets: int = 200, beyond: float = 0.0) -> TriedAttack:
@@ -32,6 +35,7 @@ def tried(leak: float, half: float, targets: int = 200, beyond: float = 0.0) -> 
 SEEN, CLEAN = tried(0.1, 0.02), tried(0.01, 0.02)
 BROKEN = Account("central_dp", "client", 1.0, 1e-5, 2.0, 1000, 4.0, 1.5, 1e-9)
 KEPT = BROKEN._replace(empirical_epsilon=1.4)
+FEW = KEPT._replace(most=1.2, empirical_epsilon=0.4)
 UNTRIED = UntriedAttack("dlg", "no role's view was recorded")
 
 
@@ -44,6 +48,9 @@ UNTRIED = UntriedAttack("dlg", "no role's view was recorded")
         (Found([CLEAN], [UNTRIED], [], []), NONE_SEEN),
         (Found([], [UNTRIED], [KEPT], []), NONE_SEEN),
         (Found([], [UNTRIED], [KEPT._replace(empirical_epsilon=None)], []), NOT_TRIED),
+        (Found([], [UNTRIED], [FEW], []), NOT_TRIED),
+        (Found([tried(0.0, 0.0, 1)], [], [], []), NOT_TRIED),
+        (Found([tried(0.1, 0.4, 5)], [], [], []), NOT_TRIED),
     ],
 )
 def test_the_verdict_is_the_worst_of_four(found: Found, name: str) -> None:
@@ -59,8 +66,7 @@ def test_a_bound_is_compared_with_epsilon_at_its_own_delta() -> None:
 
 
 def test_canaries_that_could_contradict_nothing_are_called_too_few() -> None:
-    few = KEPT._replace(most=1.2, empirical_epsilon=0.4)
-    assert "too few to contradict" in judge(Found([], [], [few], [])).reasons[0]
+    assert "too few to contradict" in judge(Found([], [], [FEW], [])).reasons[0]
 
 
 def test_many_attacks_need_a_smaller_p() -> None:
@@ -144,7 +150,10 @@ def test_a_right_mechanism_is_shown_to_leak_and_never_more_than_it_states() -> N
     ids=["noise forgotten", "noise quartered", "not clipped, or weighted by rows"],
 )
 def test_each_mutant_is_flagged_in_ten_of_ten(scores: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> None:
-    assert all(lower_bound(*scores(seed), DELTA, 0.9975).epsilon > STATED for seed in range(10))
+    """Against what the ledger states at the delta of the comparison."""
+    delta = (1 - CONFIDENCE) / (FINER * 1000)
+    stated = epsilon_of(1 / SIGMA, delta)
+    assert all(lower_bound(*scores(seed), delta, CONFIDENCE).epsilon > stated for seed in range(10))
 
 
 def test_scores_that_know_nothing_give_no_bound() -> None:

@@ -18,13 +18,16 @@ from fedatlas.federation.secrets import LEDGER
 from fedatlas.files import write_text
 from fedatlas.privacy import accountant, ledger
 from fedatlas.record.run_folder import AUDIT, RELEASE, RunFolder
+from fedatlas.setup.canaries import check_canaries
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 
 CANARIES = "canaries"
-FINER = 1000  # the delta of a comparison takes this little of its error
+FINER = (
+    3  # m times the delta of a comparison is this part of its error: at a smaller delta the stated epsilon is larger
+)
 NO_CANARIES = "no canaries were drawn before the run, so there is no lower bound on epsilon"
-DECLARE = '[audit]\ncanaries = 1000\nunit = "client"'
+DECLARE = '[audit]\ncanaries = 1000\nunit = "{unit}"'
 
 
 class Audited(NamedTuple):
@@ -57,10 +60,8 @@ def audit(path: str | Path, said: Callable[[str], None] = lambda text: None) -> 
         spent = accounts(summary, run, whole)
     told = list(cells(summary))
     least = MIN_CELL if asked is None else asked.min_cell
-    untried = [*tries.untried]
-    if spent and all(one.empirical_epsilon is None for one in spent):
-        untried.append(UntriedAttack(CANARIES, NO_CANARIES, DECLARE))
-    found = Found(tries.tried, untried, spent, small(told, least))
+    unbound = [without_canaries(one, whole) for one in spent if one.empirical_epsilon is None]
+    found = Found(tries.tried, [*tries.untried, *unbound], spent, small(told, least))
     verdict = judge(found)
     record = plain(found, verdict, least)
     run.write_json(AUDIT, record)
@@ -79,6 +80,15 @@ def accounts(summary: Mapping[str, Any], run: RunFolder, whole: Checked) -> list
             unit, delta = one.get("unit") or "client", float(one["delta"])
             out.append(with_bound(Account(names, unit, float(one["epsilon"]), delta, None), run, whole))
     return out
+
+
+def without_canaries(one: Account, whole: Checked) -> UntriedAttack:
+    """Return why an account has no lower bound, and the lines with which it would, if its mechanism takes canaries."""
+    try:
+        check_canaries(one.unit, whole.mechanisms)
+    except ConfigError as error:
+        return UntriedAttack(CANARIES, str(error))
+    return UntriedAttack(CANARIES, NO_CANARIES, DECLARE.format(unit=one.unit))
 
 
 def with_bound(one: Account, run: RunFolder, whole: Checked) -> Account:

@@ -67,6 +67,6 @@ def _losses(canaries: Canaries, setup: Setup, params: dict[str, torch.Tensor]) -
     own = np.arange(len(canaries.inside))
     x, y = canaries.row(own, setup.dataset.shape, setup.dataset.classes)
     with torch.inference_mode():
-        found = torch.nn.functional.cross_entropy(module(x), y, reduction="none")
+        found = torch.nn.functional.cross_entropy(module(x.to(next(module.parameters()).dtype)), y, reduction="none")
     out: np.ndarray = found.double().numpy()
     return out

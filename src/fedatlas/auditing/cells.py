@@ -19,8 +19,11 @@ def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:
         if party.get("own_rows"):
             yield RowCount(f"test rows of {party['name']}", int(party["test_rows"]))
     if facts.get("histogram"):
+        owned = facts["histogram"][: (summary.get("canaries") or {}).get("first")]
         for c, name in enumerate(names):
-            yield RowCount(f"training rows of class '{name}'", int(sum(row[c] for row in facts["histogram"])))
+            yield RowCount(f"training rows of class '{name}'", int(sum(row[c] for row in owned)))
+    if rows := (summary.get("metric") or {}).get("test_rows"):
+        yield RowCount("rows that judged the model", int(rows))
     confusion = (summary.get("final") or {}).get("confusion")
     if confusion and not summary.get("weighted"):
         for name, row in zip(names, confusion, strict=False):

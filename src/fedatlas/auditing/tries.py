@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from fedatlas.attacks import LATER, VIEW_ATTACKS
+from fedatlas.attacks.membership import CANDIDATES, membership
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.auditing.verdict import TriedAttack, UntriedAttack, tried_of
 from fedatlas.errors import FedatlasError
+from fedatlas.files import write_bytes
 from fedatlas.leakage.attack_run import attack_view, check_attack, facts_of
 from fedatlas.record.observed import FOLDER, INDEX
-from fedatlas.record.run_folder import ATTACK, ATTACKED, RunFolder
+from fedatlas.record.run_folder import ATTACK, ATTACKED, FOUND, RunFolder
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.views import view_attacks_of
 
 COLUMNS = "the parties of this run hold columns, and their views are not recorded in this version"
 VIEW = '[observe]\nroles = ["server", "outsider"]'
 GAME = '[evaluation]\nclients = 0.5\n\n[[attack]]\nname = "{}"'
+METHODS = get_args(get_type_hints(membership)["method"])
+OTHERS = "a file declares one method; write 'fedatlas attack RUN --name membership method={one}' for another"
 RULE = "guesses at labels"
 DISTURBING = ("backdoor", "false_claims", "alie", "inner_product", "mimic")
 """Attacks on training. They disturb a run, and find out nothing about its rows."""
@@ -42,35 +47,54 @@ def try_all(run: RunFolder, whole: Checked, said: Callable[[str], None]) -> Trie
         chances = dict(_chances(run, name, declared))
         if not chances:
             out.untried.append(UntriedAttack(name, "no role's view of this run was recorded", VIEW))
-        for made in chances.values():
-            said(f"Attack '{name}' on the view of {made.role} ...")
-            out_of = _once(run, whole, made, kept=name in declared)
-            (out.tried if isinstance(out_of, TriedAttack) else out.untried).append(out_of)  # type: ignore[arg-type]
+        with _undisturbed(run, name):
+            for made in chances.values():
+                said(f"Attack '{name}' on the view of {made.role} ...")
+                out_of = _once(run, whole, made)
+                (out.tried if isinstance(out_of, TriedAttack) else out.untried).append(out_of)  # type: ignore[arg-type]
+        if (run.path / ATTACKED / name / CANDIDATES).exists():
+            out.untried.extend(_other_methods(chances.values()))
     return _with_later(out)
+
+
+@contextmanager
+def _undisturbed(run: RunFolder, name: str) -> Iterator[None]:
+    """Keep the findings of an attack that the run holds, which are those of the declared role."""
+    files = [run.path / ATTACKED / name / one for one in (ATTACK, FOUND)]
+    before = {one: one.read_bytes() for one in files if one.exists()}
+    yield
+    for file, content in before.items():
+        write_bytes(file, content)
+
+
+def _other_methods(made: Iterable[ViewAttack]) -> Iterator[UntriedAttack]:
+    """Yield the methods of membership inference that were not tried."""
+    tried = {one.keys["method"] for one in made}
+    if names := [one for one in METHODS if one not in tried]:
+        yield UntriedAttack(f"membership by {', '.join(names)}", OTHERS.format(one=names[-1]))
 
 
 def _with_later(found: Tries) -> Tries:
     later = [UntriedAttack(name, "not in this version") for name in LATER if name not in DISTURBING]
-    return Tries(found.tried, [*found.untried, *later])
+    return Tries(found.tried, list(dict.fromkeys([*found.untried, *later])))
 
 
 def _chances(run: RunFolder, name: str, declared: Mapping[str, ViewAttack]) -> Iterator[tuple[str, ViewAttack]]:
-    """Yield role -> the attack: as declared, else on each recorded role that can carry it out, or on the final model."""
+    """Yield role -> the attack, on each recorded role that can carry it out, or on the final model; first as it is declared."""
+    plain = declared.get(name) or VIEW_ATTACKS[name]()
     if name in declared:
-        yield str(declared[name].role), declared[name]
-        return
-    plain = VIEW_ATTACKS[name]()
+        yield str(plain.role), plain
     roles = list(run.read_json(f"{FOLDER}/{INDEX}").get("roles", {})) if (run.path / FOLDER / INDEX).exists() else []
     for role in dict.fromkeys([*roles, *(["outsider"] if plain.rounds is None else [])]):
-        if role.partition(":")[0] in plain.roles:
-            yield role, VIEW_ATTACKS[name](role=role)
+        if role.partition(":")[0] in plain.roles and not (name in declared and role == str(plain.role)):
+            yield role, VIEW_ATTACKS[name](role=role, **(plain.keys if name in declared else {}))
 
 
-def _once(run: RunFolder, whole: Checked, made: ViewAttack, *, kept: bool) -> TriedAttack | UntriedAttack:
-    """Return the result of one attack. ``kept``: its record may be in the run's folder, and else is written there."""
+def _once(run: RunFolder, whole: Checked, made: ViewAttack) -> TriedAttack | UntriedAttack:
+    """Return the result of one attack, from its record if the run's folder holds one."""
     figure = made.figures[made.leak]
     try:
-        record = _record(run, made) if kept else None
+        record = _record(run, made)
         if record is None:
             check_attack(made, whole.config, run)
             if missing := [name for name in made.files if not (run.path / ATTACKED / made.name / name).exists()]:

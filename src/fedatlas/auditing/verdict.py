@@ -3,7 +3,7 @@
 violated     a lower bound on epsilon above the stated one, or a count of fewer rows than may be told
 leak seen    an attack found more than its placebo, by Holm's rule over all attacks: 5% in all
 none seen    no attack did; each has the smallest leak that it would have shown with 80% chance
-not tried    nothing was tried; the reason for each attack
+not tried    nothing was tried that could have shown anything; the reason for each attack
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ VIOLATED, LEAK_SEEN, NONE_SEEN, NOT_TRIED = "violated", "leak seen", "none seen"
 ORDER = (VIOLATED, LEAK_SEEN, NONE_SEEN, NOT_TRIED)
 ERROR, POWER = 0.05, 0.8  # chance of a leak seen where there is none, over all attacks; of seeing the smallest leak
 CONFIDENCE = 0.9975  # of a lower bound on epsilon
+AUC = "AUC"  # a figure of at most 1
 ENDS = ("value", "low", "high")
 TWO_SIDED = 0.975  # quantile of a 95% interval's upper end
 
@@ -56,11 +57,12 @@ class TriedAttack(NamedTuple):
         return float(t.sf(self.leak / self.error, self.targets - 1))
 
     def smallest(self, attacks: int) -> float | None:
-        """Return the smallest leak that would have been seen with 80% chance among so many attacks."""
+        """Return the smallest leak that would have been seen with 80% chance among so many attacks; None if there is none."""
         if self.error is None:
             return None
         free = self.targets - 1
-        return float(t.isf(ERROR / attacks, free) + t.ppf(POWER, free)) * self.error
+        least = float(t.isf(ERROR / attacks, free) + t.ppf(POWER, free)) * self.error
+        return None if self.figure == AUC and (self.placebo or 0.0) + least > 1 else least
 
 
 class UntriedAttack(NamedTuple):
@@ -94,6 +96,12 @@ class Account(NamedTuple):
     compared_epsilon: float | None = None  # what the ledger states at ``compared_delta``
     compared_delta: float | None = None
     confidence: float = CONFIDENCE
+
+    @property
+    def telling(self) -> bool:
+        """Whether so many canaries could have contradicted the stated epsilon."""
+        known = self.empirical_epsilon is not None and self.compared_epsilon is not None
+        return known and self.most > self.compared_epsilon  # type: ignore[operator]
 
     @property
     def broken(self) -> bool:
@@ -140,10 +148,18 @@ def judge(found: Found) -> Verdict:
             *(
                 f"the attack {one.attack} from the view of {one.role} found no more than its placebo"
                 for one in found.tried
+                if one.smallest(len(found.tried)) is not None
+            ),
+            *(shown(one) for one in found.accounts if one.telling),
+        ],
+        NOT_TRIED: [
+            *(
+                f"the attack {one.attack} from the view of {one.role} had too few targets to show anything"
+                for one in found.tried
             ),
             *(shown(one) for one in found.accounts if one.empirical_epsilon is not None),
+            *(f"{one.reason.rstrip('.')} ({one.attack})" for one in found.untried),
         ],
-        NOT_TRIED: [f"{one.reason.rstrip('.')} ({one.attack})" for one in found.untried],
     }
     name = next((one for one in ORDER[:3] if reasons[one]), NOT_TRIED)
     return Verdict(name, reasons[name], ps)
@@ -155,13 +171,21 @@ def shown(one: Account) -> str:
         f"{one.canaries} canaries show an epsilon of at least {one.empirical_epsilon:.3g}; without any noise they would have shown "
         f"{one.most:.3g}"
     )
-    few = one.compared_epsilon is not None and one.most <= one.compared_epsilon
-    return f"{said}, so they are too few to contradict the stated {one.compared_epsilon:.3g}" if few else said
+    return said if one.telling else f"{said}, so they are too few to contradict the stated {one.compared_epsilon:.3g}"
 
 
 def tried_of(record: Mapping[str, Any], leak: str, figure: str) -> TriedAttack:
     """Return an attack from its record, as `fedatlas attack` writes it. ``leak``: the metric that decides."""
     metric, found = record["metrics"].get(leak, {}), record["leaks"].get(leak, {})
     value, low, high = (None if (x := found.get(key)) is None or not math.isfinite(x) else x for key in ENDS)
-    known = (record["name"], record["role"], figure, int(record["targets"]), metric.get("value"), metric.get("placebo"))
+    method = record.get("keys", {}).get("method")
+    name = f"{record['name']} by {method}" if method else record["name"]
+    known = (
+        f"{name} online" if record.get("keys", {}).get("online") else name,
+        record["role"],
+        figure,
+        int(record["targets"]),
+        metric.get("value"),
+        metric.get("placebo"),
+    )
     return TriedAttack(*known, value, low, high, found.get("beyond") or 0.0)

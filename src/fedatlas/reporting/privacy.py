@@ -97,7 +97,7 @@ def privacy_blocks(subject: Subject) -> list[Block]:
         *([_price(subject)] if on_updates(made) else []),
         Text(_priced(subject, made)),
         Figures(
-            [*_epsilons(subject, found), *_bounds(subject, found), *([_phases(subject)] if on_updates(made) else [])]
+            [*_epsilons(subject, found), *_bounds(subject, found), *(_phases(subject) if on_updates(made) else [])]
         ),
         TermList([(one["name"], facts_text(given_keys(one))) for one in found["mechanisms"]]),
     ]
@@ -404,9 +404,11 @@ def _lines(axis: str, series: Sequence[Series], label: str, width: int) -> str:
     return lines(width, Axis("round", whole=True), Axis(axis, zero=True), series, label)
 
 
-def _phases(subject: Subject) -> Figure:
-    """Return seconds of the whole run by phase, except evaluation."""
+def _phases(subject: Subject) -> list[Figure]:
+    """Return seconds of the whole run by phase, except evaluation; nothing if no round ended."""
     spent = {phase: s for phase, s in subject.summary["cost"]["seconds_by_phase"].items() if phase != "evaluate"}
+    if not spent:
+        return []
     order = sorted(spent, key=lambda phase: PROTECTING.index(phase) if phase in PROTECTING else -1)
     unit, size = second_unit(max(spent.values(), default=0.0))
     kinds = (("work", False), ("protection", True))
@@ -424,7 +426,7 @@ def _phases(subject: Subject) -> Figure:
     label = "Seconds by phase: " + ", ".join(f"{phase} {seconds_text(spent[phase])}" for phase in order)
     draw = partial(_bars, order, axis, stacks, label)
     text = csv_text(("phase", "seconds"), [(phase, spent[phase]) for phase in order])
-    return Figure(f"{subject.key}-phases", "Seconds by phase", how, draw, text, (NARROW,))
+    return [Figure(f"{subject.key}-phases", "Seconds by phase", how, draw, text, (NARROW,))]
 
 
 def _bars(names: Sequence[str], y: Axis, stacks: Sequence[Bars], label: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,13 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
     plain["algorithm"] = {"name": name}
     plain["cohort"] = {"fraction": 1.0} if name == "local_only" else plain["cohort"]
     plain["failures"] = {} if name == "local_only" else plain["failures"]  # pooled: as many examples as came back (H0)
-    for table in ("attack", "aggregation", "compression", "privacy"):  # no update is sent to which these could apply
+    for table in (
+        "attack",
+        "aggregation",
+        "compression",
+        "privacy",
+        "audit",
+    ):  # no update is sent to which these could apply
         plain.pop(table, None)
     if config.guard is not None:  # nothing is judged, and nobody trains on its rows here either
         plain["guard"] = {key: plain["guard"][key] for key in ("from", "rows")}
@@ -97,6 +104,11 @@ def gain(run: Path) -> dict[str, Any] | None:
             parts[name] = RunFolder.open(folder).summary()
     if len(parts) == 1:
         return None
+    first_canary = parts["federated"].get("canaries", {}).get("first", math.inf)  # they train in no baseline
+    parts["federated"] = {
+        **parts["federated"],
+        "per_client": [one for one in parts["federated"]["per_client"] if one["client"] < first_canary],
+    }
     by_client = {name: {row["client"]: row for row in part["per_client"]} for name, part in parts.items()}
     first = by_client["federated"]
     together, alone = (RunFolder(folder).arrays(JUDGED) for folder in (run, baseline_path(run, "local_only")))

@@ -41,7 +41,7 @@ def unprotected_config(config: ExperimentConfig, rounds: int) -> ExperimentConfi
         plain["local"]["schedule"].setdefault("rounds", config.rounds)
     plain["rounds"] = rounds
     attacks = [one for one in plain.pop("attack", ()) if one["name"] in POISONING]  # the others look at recorded views
-    for table in ("privacy", "stop", "observe", "tracking"):
+    for table in ("privacy", "stop", "observe", "tracking", "audit"):
         plain.pop(table, None)
     return parse({**plain, **({"attack": attacks} if attacks else {})})
 

@@ -123,7 +123,7 @@ class Setup(NamedTuple):
     @property
     def cast(self) -> hostile.AttackerDraw:
         """The draw of the clients that attack."""
-        held = tuple(k for k, n in self.sizes.items() if n)
+        held = self.held.canaries.honest(k for k, n in self.sizes.items() if n)
         neighbours = neighbours_of(self.algorithm, self.held.algorithm_facts)
         return hostile.AttackerDraw(
             self.checked.poisonings, self.config, self.seed, held, neighbours, self.held.canaries

@@ -1,7 +1,8 @@
 """``[audit] canaries``: units put into a run to be looked for afterwards, each with chance 1/2 (Steinke et al. 2023).
 
 client    further clients. One that is in sends a random direction, ten times as long as the bound of the noise's mechanism
-          (Andrew et al. 2023), and holds a copy of one training row; one that is out holds none, and is never asked.
+          (Andrew et al. 2023). It holds a copy of one training row, and says that it has ten times as many as others. One
+          that is out holds none, and is never asked.
 record    training rows of clients under a wrong label. One that is out counts as zero: its features are no numbers.
 
 Who is in is drawn from the seed, as all of a run is; the audit knows it, and an attacker does not.
@@ -9,7 +10,7 @@ Who is in is drawn from the seed, as all of a run is; the audit knows it, and an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
 
-LONGER = 10.0  # times the bound, or the length of a standardised row: what is not clipped shows itself
+LONGER = 10.0  # times the bound, others' rows, or the length of a standardised row: what is not bounded shows itself
 MARKED = (
     "[audit] canaries: this run is for an audit. Its model carries the canaries' marks and is worse for them: release the model of a "
     "run without."
@@ -42,6 +43,7 @@ class Canaries(NamedTuple):
     clients: np.ndarray  # (m,) the client that canary i is, or whose row it is
     rows: np.ndarray  # (m,) record: the row's place among its client's rows
     length: float = 1.0  # client: of an update
+    claims: int = 0  # client: rows that it says it has
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -60,7 +62,12 @@ class Canaries(NamedTuple):
         if self.unit != "client":
             return {}
         ours = {int(k) for k in self.clients[self.inside]}
-        return {k: Order(f"{NAME}{k}") for k in cohort if k in ours}
+        return {k: Order(f"{NAME}{k}", claims=self.claims) for k in cohort if k in ours}
+
+    def honest(self, clients: Iterable[int]) -> tuple[int, ...]:
+        """Return the clients that are no canaries."""
+        ours = set(self.clients.tolist()) if self.unit == "client" else set()
+        return tuple(k for k in clients if k not in ours)
 
     def row(self, own: np.ndarray, shape: Sequence[int], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features and labels of these canary rows: noise ten times as long as a standardised row, and any class."""
@@ -74,7 +81,8 @@ class Canaries(NamedTuple):
         if self.unit != "record" or not len(own):
             return rows
         x, y, at = rows.x.clone(), rows.y.clone(), torch.from_numpy(self.rows[own])
-        x[at], y[at] = self.row(own, rows.x.shape[1:], classes)
+        features, y[at] = self.row(own, rows.x.shape[1:], classes)
+        x[at] = features.to(x.dtype)
         x[at[torch.from_numpy(~self.inside[own])]] = torch.nan
         return rows._replace(x=x, y=y)
 
@@ -109,13 +117,17 @@ def with_canaries(
     if config.audit is None or not config.audit.canaries:
         return partition, NONE
     many, seed = config.audit.canaries, config.seed
-    check_canaries(config, mechanisms)
+    check_canaries(config.audit.unit, mechanisms)
     stream = numpy_stream(seed, "audit", "canaries")
     inside = stream.random(many) < 0.5
     if config.audit.unit == "record":
         if dataset.task != "classes":
             raise ConfigError(
                 "audit.unit = 'record' marks rows by a wrong class, and these rows have numbers as labels."
+            )
+        if dataset.train.x.dtype == torch.int64:
+            raise ConfigError(
+                "audit.unit = 'record' puts noise in the place of features, and these rows are texts: leave audit.canaries out."
             )
         held = np.array([(k, i) for k, n in enumerate(partition.sizes) for i in range(n)])
         if 2 * many > len(held):
@@ -132,24 +144,22 @@ def with_canaries(
     grown = partition._replace(clients=(*partition.clients, *more), feature_skew=skew, kept=kept)
     clip = next((one.keys["clip"] for one in mechanisms if one.keys.get("clip") is not None), 1.0)
     length = LONGER * (clip if isinstance(clip, float | int) else 1.0)
-    return grown, Canaries("client", seed, inside, first + np.arange(many), np.zeros(many, int), length)
+    claims = max(1, round(LONGER * len(everyone) / first))
+    return grown, Canaries("client", seed, inside, first + np.arange(many), np.zeros(many, int), length, claims)
 
 
-def check_canaries(config: ExperimentConfig, mechanisms: Sequence[Mechanism]) -> None:
+def check_canaries(unit: str, mechanisms: Sequence[Mechanism]) -> None:
     """Raise ConfigError if canaries of this unit would be compared with nothing."""
-    assert config.audit is not None
     noises = [one.noise for one in mechanisms if one.noise is not None]
     units = {"record" if noise.of_rows or noise.unit == "record" else "client" for noise in noises}
     if not noises:
         raise ConfigError(
             "audit.canaries gives a lower bound on epsilon, and no [[privacy]] of this file states one: leave it out."
         )
-    if config.audit.unit not in units:
+    if unit not in units:
         (one,) = units
-        raise ConfigError(
-            f"audit.unit = '{config.audit.unit}': the noise of this file protects by {one}; write '{one}'."
-        )
-    if config.audit.unit == "record" and not any(noise.unit == "record" for noise in noises):
+        raise ConfigError(f"audit.unit = '{unit}': the noise of this file protects by {one}; write '{one}'.")
+    if unit == "record" and not any(noise.unit == "record" for noise in noises):
         raise ConfigError(
             "audit.unit = 'record' counts a canary that is out as zero, which only noise on the gradients of single rows does: "
             "this file has none; leave audit.canaries out."

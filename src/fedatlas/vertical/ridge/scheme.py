@@ -28,7 +28,7 @@ FRACTIONS = (
     "the coefficients as exact fractions, from which the sum of every column and of the label over the rows of all owners can be worked "
     "out, and perhaps more of their equations"
 )
-"""What is seen by who takes the masks off: the equations are in small whole numbers, and lattice reduction finds their shortest row."""
+"""Facts for the one who takes the masks off: the equations are in small whole numbers, and lattice reduction finds their shortest row."""
 
 
 def learns(how: Ridge, protected: bool) -> Sequence[LearnsRow]:
