@@ -48,7 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "aggregation": {"name": "median"},
         "guard": {"rows": 50},
     },
-    "numbers": {"data": {"name": "diabetes"}},
+    "numbers": {"data": {"name": "diabetes"}, "drift": {"kind": "feature", "at": 2}},
     "units": {"algorithm": {"name": "fedma"}, "model": {"hidden": [4]}},
 }
 

@@ -22,8 +22,9 @@ from fedatlas.api import dry_run, run
 from fedatlas.course.evaluation import Evaluator
 from fedatlas.errors import ConfigError, DataError, DivergedError
 from fedatlas.runs import ensure
-from fedatlas.setup.assembly import judged_rows, raw_bytes
+from fedatlas.setup.assembly import judged_rows
 from fedatlas.setup.checked import Checked
+from fedatlas.setup.party_rows import raw_bytes
 from fedatlas.setup.refusals import checked
 from fedatlas.wire import codec
 from tables import of_table, table

@@ -23,6 +23,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "observe": {"roles": ["server"]},
     "tracking": {"name": "mlflow"},
     "aggregation": {"name": "median"},
+    "drift": {"kind": "concept", "at": 1},
 }
 """Keys without which a table is refused first."""
 KNOWN = json.loads(spelling.LIST.read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config.attacks import AggregationConfig, AttackConfig
 from fedatlas.config.audit import AuditConfig
+from fedatlas.config.drift import DriftConfig
 from fedatlas.config.engine import EngineConfig
 from fedatlas.config.observe import ObserveConfig
 from fedatlas.config.parties import DEALS, AlignConfig, PartyConfig, check_columns, of_rows, only_columns
@@ -171,7 +172,7 @@ class EvaluationConfig(ConfigTable):
     on: Literal["test", "validation"] = "test"
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     clients: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    drift: bool = False
+    drift: bool = False  # of models; [drift] is that of the clients' rows
     rounds: tuple[Whole, ...] | None = None  # replaces every; None keeps hashes unchanged
     metric: MetricName | None = None  # by which models are compared; None: the one that suits the data
     positive: str | None = None  # of two classes, the one that pr_auc is about; None: the rarer one
@@ -206,6 +207,12 @@ class GuardConfig(ConfigTable):
     rows: Whole = 500
     metric: MetricName | None = None  # None: macro_f1; for numbers r2, for texts accuracy
     tol: Annotated[float, Field(ge=0)] = 0.02  # inf: every model is committed
+    drifted: bool | None = None  # whether the rows follow [drift]; None (or false, which is left out): they stay
+
+    @field_validator("drifted")
+    @classmethod
+    def _staying_as_left_out(cls, value: bool | None) -> bool | None:
+        return value or None
 
 
 class StopConfig(ConfigTable):
@@ -265,6 +272,7 @@ class ExperimentConfig(ConfigTable):
     attack: tuple[AttackConfig, ...] = ()
     aggregation: AggregationConfig | None = None
     guard: GuardConfig | None = None
+    drift: DriftConfig | None = None
     parties: tuple[PartyConfig, ...] = ()
     align: AlignConfig | None = None
     observe: ObserveConfig | None = None

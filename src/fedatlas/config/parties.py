@@ -29,6 +29,7 @@ ROWS_ONLY = (
     "compression",
     "public",
     "guard",
+    "drift",
     "observe",
 )
 """Tables of an experiment that apply only to clients that hold rows."""

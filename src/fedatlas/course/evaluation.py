@@ -54,7 +54,7 @@ class Evaluator:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.rows = judged_rows(setup)
+        self.rows, self.now = judged_rows(setup), setup.rows.in_round(0)
         self.metric = metric_of(setup)
         # From `per_client`: the arrays named by `record.judged_rows` for the rows of client K, without -K if shared by all.
         self.judged: dict[str, np.ndarray] = {}
@@ -81,6 +81,16 @@ class Evaluator:
         if self._last is None or self._last[0] != model or self._last[1] is not rows:
             self._last = (model, rows, model.scores(rows.x, rows.y))
         return self._last[2]
+
+    def at(self, number: int) -> None:
+        """Judge on the rows as they are in a round from now on: ``[drift]`` changes test rows and clients' own."""
+        before, self.now = self.now, self.setup.rows.in_round(number)
+        if self.now.dataset is not before.dataset:
+            self.rows = self.now.common("test")
+
+    def own(self, client: int) -> Rows:
+        """Return the rows that a client holds out for its own figures."""
+        return self.now.kept(client, HELD_OUT)
 
     def forget(self) -> None:
         """Forget the models seen so far, before a new row."""
@@ -174,7 +184,7 @@ class Evaluator:
         common = None  # one model on the same rows gives the same figure for all clients
         for k in sorted(sizes):
             held = len(self.setup.held_out.get(k, ())) > 0
-            rows = self.setup.rows.kept(k, HELD_OUT) if held else self.rows
+            rows = self.own(k) if held else self.rows
             if common is not None and not held:
                 found[k] = common
             else:
@@ -332,7 +342,7 @@ class Evaluator:
         if not self.setup.held_out:
             return None
         held = {k: rows for k, rows in self.setup.held_out.items() if len(rows)}
-        scores = [self.figures(model_of(k), self.setup.rows.kept(k, HELD_OUT))[self.headline] for k in held]
+        scores = [self.figures(model_of(k), self.own(k))[self.headline] for k in held]
         return self._spread(scores, [len(rows) for rows in held.values()])
 
     def _spread(self, values: Sequence[float | None], sizes: Sequence[float]) -> dict[str, float | None]:

@@ -41,6 +41,7 @@ class CommitGuard:
         how = setup.config.guard
         assert how is not None
         self.setup, self.tol, self.rows = setup, how.tol, setup.rows.common("guard")
+        self.drifted = how.drifted
         d = setup.dataset
         self.metric = fitting(how.metric or METRIC[d.task], d.task, d.name, "guard.metric")
         self.sign = -1.0 if self.metric.lower_is_better else 1.0
@@ -59,16 +60,19 @@ class CommitGuard:
 
         ``ruined``: whether the round put NaN or infinity into the rest of the server's state.
         """
-        score, self.began = None if ruined else self.score(model), self.standing
+        drift, self.began = self.setup.config.drift, self.standing
         version, scores, _ = self.began
-        if score is None and not scores:
+        if self.drifted and drift is not None and number >= drift.at:
+            self.rows = self.setup.rows.in_round(number).common("guard")
+            scores = scores if version >= drift.at else ()  # those were on other rows
+        score = None if ruined else self.score(model)
+        if score is None and not self.began.scores:
             raise ConfigError(
                 f"guard.metric = '{self.metric.name}' is undefined on the guard's rows: take more, or another."
             )
         best = max((self.sign * x for x in scores), default=None)
-        committed = (
-            best is None or self.tol == float("inf") or (score is not None and self.sign * score >= best - self.tol)
-        )
+        kept = score is not None and (best is None or self.sign * score >= best - self.tol)
+        committed = self.tol == float("inf") or kept
         if committed:
             held = scores if score is None else (*scores, score)
             self.standing = self.began._replace(version=number, scores=held[-BEST_OF:])
@@ -130,6 +134,7 @@ class CommitGuard:
             "from": how.source,
             "metric": self.metric.name,
             "tol": None if self.tol == float("inf") else self.tol,
+            **({} if self.setup.config.drift is None else {"drifted": bool(how.drifted)}),
             "version": self.standing.version,
             "committed": sum(row["committed"] is True for row in rows),
             "rejected_rounds": [row["round"] for row in rows if row["committed"] is False],

@@ -189,8 +189,7 @@ class Simulation:
     def noticed(self) -> list[str]:
         """Return the notices since the last call."""
         said, self.news = self.news, []
-        who = (self.elsewhere, self.recorder)
-        return [*said, *(notice for one in who if one is not None for notice in one.noticed())]
+        return [*said, *(text for one in (self.elsewhere, self.recorder) if one is not None for text in one.noticed())]
 
     def resume(self, restored: Restored) -> None:
         """Resume from a checkpoint, and rewrite the files derived from the data that were lost or altered."""
@@ -229,12 +228,12 @@ class Simulation:
 
     def step(self) -> RoundRow:
         """Run one round: draw, drive, evaluate."""
-        started = time.perf_counter()
-        setup, number, how = self.setup, self.number + 1, self.protection
+        setup, number, how, started = self.setup, self.number + 1, self.protection, time.perf_counter()
         lr = learning_rate(self.config.local.schedule, self.config.local.lr, number, self.config.rounds)
         groups = setup.algorithm.groups(self.server) if setup.algorithm.groups is not None else None
         secret = how.noise if how is not None and how.secret_cohort else None
-        drawn = draw_round(self.config, setup.sizes, setup.seed, number, groups, secret)
+        sizes = setup.sizes_in(number)
+        drawn = draw_round(self.config, sizes, setup.seed, number, groups, secret)
         orders = setup.cast.orders(drawn, groups)
         drawn = setup.cast.claiming(drawn, orders)
         # An algorithm may hand on all that it is given, so it is not given the mechanisms' memories.
@@ -246,6 +245,7 @@ class Simulation:
             orders=orders,
             told=lambda: setup.algorithm.broadcast(begun, 0),
             memories=self.server.get(MEMORY, {}),
+            sizes=None if setup.bench.drift is None else sizes,
         )
         self.began = self.state
         self._opened()  # once for all clients of the round, if only they can
@@ -320,6 +320,7 @@ class Simulation:
         evaluated = number in (0, config.rounds) or config.evaluation.judges(number)
         now = self.snapshot
         before = time.perf_counter()
+        self.evaluator.at(number)
         quality = self._quality(now) if evaluated else self.evaluator.blank()
         quality |= attack_record.figures(now, evaluated)
         figures = self._own_figures()

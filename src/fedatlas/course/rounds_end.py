@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fedatlas import plugins
-from fedatlas.course import attack_record, privacy_record
+from fedatlas.course import attack_record, drift_record, privacy_record
 from fedatlas.course.evaluation import NotJudged, floats_in
 from fedatlas.course.snapshot import Snapshot
 from fedatlas.engine.executors import Plan, steps_of
@@ -24,6 +24,7 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
     figures are those of `attack_record.chance` rather than of the models before it.
     """
     setup, models, evaluator = now.setup, now.models(), now.evaluator
+    evaluator.at(now.number)
     ruined = bool(diverged and setup.checked.poisonings)  # the attack's result, not an accident
     last = None if ruined else judged(now, rows[-1])
     judges = now.federation.judge is not None
@@ -56,7 +57,7 @@ def figures(now: Snapshot, plan: Plan, folder: RunFolder, rows: Sequence[RoundRo
         summary["test"] = evaluator.tested(one, now.client_model, setup.rows.common("test"))
     if setup.checked.mechanisms:
         summary["privacy"] = privacy_record.summary(setup, folder)
-    summary |= attack_record.summary(now, rows)
+    summary |= attack_record.summary(now, rows) | drift_record.summary(setup, rows)
     if ruined:
         summary["final"] |= attack_record.chance(setup, now.number + 1)
     if plugins.LOADED:

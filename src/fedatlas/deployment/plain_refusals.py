@@ -121,6 +121,8 @@ def of_rows(values: Mapping[str, Any]) -> Iterator[str]:
         yield "audit.canaries are put into a simulation: not in a deployed run; set canaries = 0."
     if _at(values, "guard", "from") == "train":
         yield "guard.from = 'train': the server of a deployed run has test rows only (--test); use 'test'."
+    if values.get("drift") is not None:
+        yield "[drift] changes rows of a simulation: not between real parties, whose rows are their own; remove the table."
     if values.get("observe") is not None:
         yield "[observe] keeps views of a simulation: not in a deployed run in this version; remove the table."
     yield from _of_judging(values)

@@ -59,8 +59,9 @@ def rehearsed(bench: Bench, job: Job) -> Bench:
     """Return the bench on which steps are derived and checked. If noise covers a job, its rows reveal nothing of the client's rows."""
     if not quiet(bench, job):
         return bench
-    rows = bench.rows
-    return bench._replace(rows=lambda party: standing_in(rows(party)))
+    rows, drift = bench.rows, bench.drift
+    now = drift and (lambda number: lambda party: standing_in(drift(number)(party)))
+    return bench._replace(rows=lambda party: standing_in(rows(party)), drift=now)
 
 
 def standing_in(rows: Rows) -> Rows:

@@ -149,6 +149,7 @@ class Bench(NamedTuple):
     chain: tuple[Layer, ...] = ()  # the network's layers of units, if the algorithm needs them
     owners: tuple[str, ...] = ()  # architecture by client; () = one for all
     public: int = 0  # number of public rows
+    drift: Callable[[int], RowSource] | None = None  # a round's source of rows, if it is not ``rows`` in every round
     roles: Mapping[str, Role] = {}  # by name
     cast: Mapping[int, str] = {}  # party -> the name of its role, if it has one
     role: str = ""  # the role that this bench was made for
@@ -197,10 +198,12 @@ class Bench(NamedTuple):
     def of(self, job: Job) -> Bench:
         """Return the bench for a job: with the network of its architecture and the optimiser of its task."""
         bench = self
+        if self.drift is not None:
+            bench = self._replace(rows=self.drift(int(job.facts.round)), drift=None)
         if job.role != self.role:
             own, algorithm = self.roles[job.role], self.algorithm
             algorithm = algorithm._replace(tasks=own.tasks(algorithm.tasks))
-            bench = bench._replace(algorithm=algorithm, rows=own.rows(self.rows), role=job.role)
+            bench = bench._replace(algorithm=algorithm, rows=own.rows(bench.rows), role=job.role)
         task = bench.algorithm.tasks[job.what]
         if job.order is not None and job.order.attack != self.attack:
             rows = self.attackers[job.order.attack].rows_for(bench.rows, task)

@@ -63,6 +63,8 @@ class InProcess(Host):
         staying = [r for r in requests if now.leaving.get(r.client) != r.what]
         staying = [r for r in staying if r.word is None or now.leaving.get(r.client) != WORK]
         self.party.orders = now.start.orders
+        if now.start.sizes is not None:
+            self.party.resize(now.start.sizes)
         asked = {request.client: request for request in staying}
         worked = dict[int, Work]()
         for answer in self.party.answer(staying):

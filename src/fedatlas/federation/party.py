@@ -59,6 +59,12 @@ class PartyHalf:
         self.opener = Opener(bench, compares=expected is not None)
         self.orders: Mapping[int, Order] = {}  # what malicious clients do in this round
 
+    def resize(self, sizes: Mapping[int, int]) -> None:
+        """Go on with other numbers of training rows: a drift changes them."""
+        self.sizes = sizes
+        if self.expected is not None:
+            self.expected.n = sum(sizes.values())
+
     def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
         """Yield answers in the order of the requests, those of colluders last. Their tensors are valid until the next is asked for.
 

@@ -150,6 +150,8 @@ class ServerHalf:
 
     def begin(self, start: RoundStart) -> None:
         """Begin a round, or another attempt at it. The cost of earlier attempts stays."""
+        if start.sizes is not None:
+            self.sizes, self.of = start.sizes, self.of._replace(n=sum(start.sizes.values()))
         self.now = UnderWay(start, self.now.cost.in_vain() if start.attempt else Cost(), Tally(self.of.K))
 
     def drive(self, generator: RoundGenerator, start: RoundStart) -> State:

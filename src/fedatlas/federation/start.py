@@ -19,6 +19,7 @@ class RoundStart(NamedTuple):
     leaving: Mapping[int, str] = {}  # simulated clients that leave -> the phase in which they leave
     orders: Mapping[int, Order] = {}  # simulated malicious clients -> what they do
     told: Callable[[], Message] = dict  # the message of a client, for a round without replies
+    sizes: Mapping[int, int] | None = None  # client -> training rows from now on; None: as before
     memories: Mapping[str, Mapping[str, Any]] = {}  # of mechanisms that keep one, as of the end of the last round
 
     def again(self, attempt: int) -> RoundStart:

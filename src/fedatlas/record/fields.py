@@ -156,6 +156,9 @@ class RunSummary(TypedDict, total=False):
     failed_attacks: Annotated[Mapping[str, str], "declared attacks on views that could not be carried out, and why"]
     aggregation: Annotated[Facts, "the rule, and how often it left out attackers and honest clients"]
     guard: Annotated[Facts, "rows, metric and tolerance of the guard, the current version, rounds that were rejected"]
+    drift: Annotated[
+        Facts, "of the clients' rows: its round, how the model recovered, the rounds in which the server could see it"
+    ]
     notices: Annotated[list[str], "the notices before round 1"]
     diverged: Annotated[str, "why the run diverged"]
     stopped: Annotated[str, "when and why `[stop]` ended it"]

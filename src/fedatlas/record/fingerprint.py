@@ -71,7 +71,8 @@ def judged_on(setup: Setup, on: str = "") -> str:
     d, on = setup.dataset, on or setup.config.evaluation.on
     source = (d.name, d.facts.get("called"), d.facts.get("files"), d.facts.get("label"), on)
     held = (np.asarray(rows, np.int64) for rows in (setup.validation.values() if on != "test" else ()))
-    return fingerprint((repr(source), d.test.y, d.test.weight, d.test.row, *held))
+    changed = () if (how := setup.config.drift) is None else (repr((how.kind, how.classes, setup.config.seed)),)
+    return fingerprint((repr(source), *changed, d.test.y, d.test.weight, d.test.row, *held))
 
 
 def sources(setup: Setup) -> list[str]:

@@ -15,6 +15,7 @@ from fedatlas.reporting.columns_privacy import label_privacy_blocks
 from fedatlas.reporting.columns_trees import tree_blocks
 from fedatlas.reporting.confusion import error_blocks, errors_over
 from fedatlas.reporting.curves import curves
+from fedatlas.reporting.drift import drift_blocks
 from fedatlas.reporting.entries import COLUMNS, OWNERS, PARTY, ROWS, Entry, Subject
 from fedatlas.reporting.epsilon_of_seeds import seeds_blocks
 from fedatlas.reporting.guard import guard_blocks
@@ -73,6 +74,7 @@ SECTIONS = [
     ),
     ReportSection("trees", "The trees", "Trees", run=tree_blocks, pages=[COLUMNS, PARTY]),
     ReportSection("attackers", "The attackers and the defence", "Attackers", run=attacker_blocks),
+    ReportSection("drift", "How the model followed the drift", "Drift", run=drift_blocks),
     ReportSection("guard", "Which models were committed", "Versions", run=guard_blocks),
     ReportSection("privacy", "What was protected, and from whom", "Privacy", page=seeds_blocks, run=privacy_blocks),
     ReportSection(

@@ -49,6 +49,8 @@ def baseline_config(config: ExperimentConfig, name: str, rounds: int) -> Experim
         "audit",
     ):  # no update is sent to which these could apply
         plain.pop(table, None)
+    if config.drift is not None and config.drift.at > rounds:  # the run was stopped before
+        plain.pop("drift")
     if config.guard is not None:  # nothing is judged, and nobody trains on its rows here either
         plain["guard"] = {key: plain["guard"][key] for key in ("from", "rows")}
     if name != "local_only":

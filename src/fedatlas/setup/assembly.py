@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,12 +40,13 @@ from fedatlas.setup.aggregation_rule import check_hearing, check_rule, defence_o
 from fedatlas.setup.canaries import NONE, Canaries, with_canaries
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import learning_rate, local_budget, usual_size
+from fedatlas.setup.drifting_rows import DriftingRows, with_drift
 from fedatlas.setup.folds import course_seed, with_fold
 from fedatlas.setup.mechanism_choice import protection_of
 from fedatlas.setup.networks import DTYPES, build, checked_loss, make_networks, reads_units
 from fedatlas.setup.notices import data_notices, forgotten_owners, network_notices, profile_notices, unused_notices
 from fedatlas.setup.own_rows import with_own_rows
-from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, split_clients
+from fedatlas.setup.party_rows import HELD_OUT, VALIDATION, PartyRows, join, raw_bytes, split_clients
 from fedatlas.setup.privacy_refusals import check_protected_rows, protection_notices
 from fedatlas.setup.refusals import check_asked, check_batch_norm, check_classes, check_network, check_public
 from fedatlas.setup.resolution import with_batch_norm
@@ -54,7 +55,6 @@ from fedatlas.setup.torch_model import Networks
 from fedatlas.setup.views import views_of
 from fedatlas.summaries import Crossing, Learn, Learner, class_counts, overheard
 from fedatlas.tree import Tree
-from fedatlas.wire import codec
 
 
 class Holdings(NamedTuple):
@@ -133,6 +133,10 @@ class Setup(NamedTuple):
     def sizes(self) -> dict[int, int]:
         """client -> training rows."""
         return dict(enumerate(self.partition.sizes))
+
+    def sizes_in(self, number: int) -> dict[int, int]:
+        """Return client -> training rows in a round; other numbers from some round on under ``[drift]``."""
+        return self.sizes if self.bench.drift is None else dict(enumerate(self.rows.in_round(number).partition.sizes))
 
     @property
     def rows(self) -> PartyRows:
@@ -227,18 +231,6 @@ def fold_owners(setup: Setup) -> np.ndarray:
     return np.asarray(owners[np.argsort(np.concatenate([*held.values()]), kind="stable")])
 
 
-def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
-    """Return the bytes of all clients' rows in stored form (x, y, weights), encoded as one message per client."""
-    rows = dataset.train
-    parts = {"x": rows.x, "y": rows.y, "weight": rows.weight}
-
-    def message(n: int) -> dict[str, Any]:
-        shaped = {name: (n, *x.shape[1:]) for name, x in parts.items() if x is not None}
-        return {name: torch.empty(s, dtype=parts[name].dtype, device="meta") for name, s in shaped.items()}  # type: ignore[union-attr]
-
-    return sum(codec.size(message(n)) for n in sizes)
-
-
 def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"") -> Holdings:
     """Return everything of `set_up` except the model, which may not suit the data yet.
 
@@ -299,9 +291,11 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
 
     ``alone``: these are the rows of only one client among several, so checks of the whole federation are skipped.
     """
-    whole, partition, dataset = shared.checked, shared.partition, shared.dataset
+    whole, dtype = shared.checked, DTYPES[shared.checked.config.engine.precision]
     config, algorithm, seed, module = whole.config, whole.algorithm, course_seed(whole.config), whole.module
-    notices, dtype = [*whole.notices, *shared.canaries.notices], DTYPES[config.engine.precision]
+    rows = PartyRows(shared.dataset, shared.partition, config.seed, dtype, shared.canaries.marked)
+    rows = with_drift(rows, config)
+    dataset, partition, notices = rows.dataset, rows.partition, [*whole.notices, *shared.canaries.notices]
     if not alone:
         check_asked(config, algorithm, dataset, partition)
     networks, owners = make_networks(config, dataset, seed, len(partition.clients), module)
@@ -311,7 +305,8 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     for each in networks.values():
         check_network(each.network.module, algorithm, whole.mechanisms)
         notices += network_notices(config, algorithm, each.network)
-        check_batch_norm(each.network.module, partition, config.local)
+        for dealt in (partition, rows.in_round(config.rounds).partition):
+            check_batch_norm(each.network.module, dealt, config.local)
     algorithm = with_batch_norm(algorithm, config.model.bn, bool(owners))
     notices += [
         *data_notices(config, algorithm, dataset, shared.class_counts),
@@ -320,7 +315,6 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     said = protection_notices(config, whole.mechanisms, algorithm, () if alone else partition.sizes)
     notices += [*said, *rule_notices(whole, shared.algorithm_facts, networks.values(), partition.sizes)]
-    rows = PartyRows(dataset, partition, config.seed, dtype, shared.canaries.marked)
     first, *_ = networks.values()
     protection = protection_of(config, whole.mechanisms, partition.sizes, first.network, algorithm)
     bench = Bench(
@@ -336,11 +330,13 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
         chain=chain,
         owners=owners,
         public=0 if rows.public is None else rows.public.n,
+        drift=rows.in_round if isinstance(rows, DriftingRows) else None,
         attackers=hostile.attackers_of(whole.poisonings, seed, whole.rule, dataset.classes)
         | shared.canaries.attackers(),
         spares=bool(protection and protection.masks) or defence_of(config, whole.rule, whole.poisonings) is not None,
     )
-    return Setup(shared, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))
+    held = shared._replace(dataset=dataset, partition=partition)  # those before a drift
+    return Setup(held, algorithm, checked_loss(config, dataset), bench, tuple(dict.fromkeys(notices)))
 
 
 def load(config: ExperimentConfig, algorithm: Algorithm) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from fedatlas.data.dataset import Dataset, Partition, Split
 from fedatlas.data.partition import apply_feature_skew
 from fedatlas.errors import ConfigError
 from fedatlas.rng import numpy_stream, torch_stream
+from fedatlas.wire import codec
 
 VALIDATION, HELD_OUT = "validation", "held out"  # the rows that clients keep out of training (`Partition.kept`)
 
@@ -50,6 +52,18 @@ def join(parts: Iterable[Rows]) -> Rows:
     return Rows(*(None if p[0] is None else torch.cat(p) for p in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
+def raw_bytes(dataset: Dataset, sizes: Iterable[int]) -> int:
+    """Return the bytes of all clients' rows in stored form (x, y, weights), encoded as one message per client."""
+    rows = dataset.train
+    parts = {"x": rows.x, "y": rows.y, "weight": rows.weight}
+
+    def message(n: int) -> dict[str, Any]:
+        shaped = {name: (n, *x.shape[1:]) for name, x in parts.items() if x is not None}
+        return {name: torch.empty(s, dtype=parts[name].dtype, device="meta") for name, s in shaped.items()}  # type: ignore[union-attr]
+
+    return sum(codec.size(message(n)) for n in sizes)
+
+
 class PartyRows:
     """Source of a party's rows as the model sees them. A client's rows are gathered each time they are needed."""
 
@@ -83,6 +97,10 @@ class PartyRows:
     def kept(self, party: int, name: str) -> Rows:
         """Return a client's rows kept out of training for ``name``; their feature noise is drawn separately."""
         return self._seen(party, self.partition.kept[name][party], name)
+
+    def in_round(self, number: int) -> PartyRows:  # noqa: ARG002
+        """Return the source of rows in a round: another one from some round on under ``[drift]`` (`DriftingRows`)."""
+        return self
 
     def _seen(self, party: int, index: np.ndarray, *purpose: str) -> Rows:
         """Return training rows by index, with the client's feature skew if there is one."""

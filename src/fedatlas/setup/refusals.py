@@ -36,6 +36,7 @@ from fedatlas.models.initial import by_digest, read_initial
 from fedatlas.models.losses import check_form
 from fedatlas.privacy.mechanism import Mechanism
 from fedatlas.setup.checked import Checked
+from fedatlas.setup.drifting_rows import check_drift
 from fedatlas.setup.guard import check_guard
 from fedatlas.setup.privacy_refusals import check_norms, check_protection
 from fedatlas.setup.resolution import resolve, with_batch_norm
@@ -70,6 +71,7 @@ def check(whole: Checked) -> None:
     check_form(config.model.loss)
     check_builder(config, module)
     check_guard(config, with_batch_norm(algorithm, config.model.bn, bool(config.models)), whole.mechanisms)
+    check_drift(config, whole.mechanisms)
     check_augment(config)
     check_batches(config, module)
     check_split(config.partition.name, config.partition.parameters(), config.partition.clients)
