@@ -56,6 +56,7 @@ def test_digits_are_the_number_and_their_mean_is_its_mean(x: float) -> None:
     assert value_of(both) == pytest.approx((x + 1) / 2, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_masked_steps_give_the_point_of_the_server_that_sees_all_changes(tmp_path: Path) -> None:
     """Up to the coarseness of masked values, 2^-19, on a direction of length 1 and a handful of steps."""
     plain, masked = done(tmp_path / "plain"), done(tmp_path / "masked", privacy=MASKED)

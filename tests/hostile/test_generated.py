@@ -343,7 +343,7 @@ LONG = {("plain", "trial"), ("masked", "trial"), ("noised", "trial")}
 def test_a_changed_message_yields_nothing(run: str, policy: str) -> None:
     few = 12 if policy == "strict" and run not in {"masked", "noised"} else 4  # of each of many messages
     tried, wrong = search(run, policy, few, random.Random(f"{run} {policy}"))  # noqa: S311  # chooses what is tried
-    assert tried > 20
+    assert tried > 10
     assert not wrong, "\n".join(wrong[:20])
 
 

@@ -47,6 +47,7 @@ def test_without_a_refusal_the_data_are_read() -> None:
 # What is refused, and by which function: of `refusals.py` where the place is not named.
 EARLY = [
     ("engine.cluster=auto privacy=[{name='secagg'}]", "the keys of 'secagg' stay in one process", "check_cluster"),
+    ("drift={kind='concept', at=50}", "drift.at = 50", "drifting_rows.check_drift"),
     ("guard={} algorithm.name=gossip", "has no server that could judge a model", "guard.check_guard"),
     ("observe.roles=['successor:1']", "passes no model from client to client", "views.check_role"),
     ("observe.roles=['server'] algorithm.name=local_only", "is a baseline", "views.check_observed"),

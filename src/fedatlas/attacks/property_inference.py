@@ -7,6 +7,8 @@ mean of what leads to an output, and each bias.
 Auxiliary rows are those that clients held out. The truth is known to the holder of the data only. The placebo is that of the
 membership game: clients without the property against others without it, whose AUC is 0.5 with the spread of chance.
 
+role: the role whose view is attacked: "server".
+
 Source: Melis, Song, De Cristofaro, Shmatikov, S&P 2019. Here one round is used, and the property is a share of classes.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 BEFORE, STAYS, SHARE = 5, 3, 0.95  # values before; values in a row; share of the mean before that counts as recovered
 WINDOW, FALSE_ALARMS = 10, 0.05  # changes compared with; chance of an alarm in a run without cause
@@ -59,7 +59,7 @@ def alarms(points: Points, rounds: int) -> list[int]:
     chance of any false alarm is at most that. After an alarm the changes are collected anew. A spread below `LEAST` of
     the figure counts as that much, since figures of few rows may stand still.
     """
-    bound = float(student.ppf(1 - FALSE_ALARMS / max(rounds - WINDOW, 1), WINDOW - 1)) * math.sqrt(1 + 1 / WINDOW)
+    bound = float(stdtrit(WINDOW - 1, 1 - FALSE_ALARMS / max(rounds - WINDOW, 1))) * math.sqrt(1 + 1 / WINDOW)
     found, changes, lately = list[int](), deque[float](maxlen=WINDOW), deque[float](maxlen=BEFORE)
     for number, value in points:
         change = value - lately[-1] if lately else math.nan

@@ -92,7 +92,7 @@ def randomised_response(
 
     return Mechanism(
         name=NAME,
-        keys={"epsilon": epsilon, "classes": classes, "columns": columns, "noise": noise},
+        keys={"epsilon": epsilon, "classes": classes, "columns": columns, "range": None, "noise": noise},
         place=-2,
         trust="nobody",
         learns=LEARNS,

@@ -178,6 +178,7 @@ def test_lines_to_add_are_those_that_a_run_takes(tmp_path: Path) -> None:
     assert not one["add"]
 
 
+@pytest.mark.slow
 def test_a_declared_attack_is_tried_on_every_recorded_role(tmp_path: Path) -> None:
     """Its own findings stay in the folder of the run."""
     game = {"evaluation": {"clients": 0.5}, "attack": [{"name": "membership", "method": "worst_case"}]}
@@ -185,7 +186,8 @@ def test_a_declared_attack_is_tried_on_every_recorded_role(tmp_path: Path) -> No
     before = [(path / "attacks" / "membership" / name).read_bytes() for name in ("attack.json", "found.npz")]
     done = fedatlas.audit(path)
     tried = [(one["attack"], one["role"]) for one in done.record["attacks"]]
-    assert tried == [("membership by worst_case", "outsider"), ("membership by worst_case", "server")]
+    games = [one for one in tried if one[0].startswith("membership")]
+    assert games == [("membership by worst_case", "outsider"), ("membership by worst_case", "server")]
     assert any("rmia" in one["attack"] for one in done.record["not_tried"])
     assert before == [(path / "attacks" / "membership" / name).read_bytes() for name in ("attack.json", "found.npz")]
 
