@@ -44,6 +44,7 @@ def pictures(n: int, seed: int = 3) -> tuple[Tensor, Tensor]:
     return x[:, None], torch.arange(n) % 4
 
 
+@pytest.mark.slow
 def test_the_label_fixed_needs_no_more_steps_than_the_label_sought():
     """A9 beside A8: the same starts of the rows, the median over ten pictures; and the label it returns is the one given."""
     made, (x, y) = problem(), pictures(10)

@@ -169,6 +169,7 @@ def test_memory_counts_a_process_with_its_children(load):
     child.communicate("")
 
 
+@pytest.mark.slow
 def test_many_stateful_clients_are_watched(load, tmp_path, shared_data):
     """Small: every client keeps a control as large as the model, on the disk at the end."""
     shared_data("mnist.npz")

@@ -86,6 +86,7 @@ def test_the_same_rows_have_one_fingerprint_whatever_is_trained(tmp_path: Path) 
     assert "algorithm.depth" in page
 
 
+@pytest.mark.slow
 def test_a_comparison_ranks_schemes_on_columns(tmp_path: Path) -> None:
     tables = given(tmp_path, 0.5, algorithm={"name": "secureboost", "trees": 4})
     found = compare(

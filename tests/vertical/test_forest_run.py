@@ -107,6 +107,7 @@ def test_the_price_is_that_of_several_trees_as_they_draw_columns_of_other_partie
         assert 0.7 < fedatlas.dry_run(asked)["bytes_per_tree"] / np.mean(sent) < 1.5
 
 
+@pytest.mark.slow
 def test_a_study_makes_the_runs_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = given(tmp_path, 0.5)
