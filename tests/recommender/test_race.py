@@ -427,7 +427,6 @@ def test_the_order_of_the_choices_changes_nothing(first: tuple[Path, dict[str, A
     assert mine == theirs
 
 
-@pytest.mark.slow
 def test_in_minutes_the_clock_decides_on_the_work_and_is_named(
     known: Path, first: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
