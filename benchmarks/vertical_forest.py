@@ -71,7 +71,7 @@ def forest() -> list[Row]:
                 "MB": round(one.megabytes, 1),
                 "predicting": round(one.predicting, 1),
                 "MB of it": round(one.predicting_megabytes, 1),
-                "AUC": round(auc(table.y[test], one.outputs), 5),
+                "AUC": round(auc(one.outputs, table.y[test]), 5),
                 "equal": yes(np.array_equal(one.outputs, central)),
             }
         )
@@ -79,7 +79,7 @@ def forest() -> list[Row]:
     began = time.process_time()
     theirs = RandomForestClassifier(FOREST, max_depth=10, random_state=0).fit(table.x[train], table.y[train])
     spent = time.process_time() - began
-    area = auc(table.y[test], theirs.predict_proba(table.x[test])[:, 1])
+    area = auc(theirs.predict_proba(table.x[test])[:, 1], table.y[test])
     other = {"parties": "scikit-learn", "core-seconds": round(spent, 1), "AUC": round(area, 5)}
     return [*found, {**dict.fromkeys(found[0], "-"), **other}]
 
