@@ -340,14 +340,16 @@ def reproduce(
     only: Annotated[list[str] | None, Option("--only", help="Only these parts, such as mlp1-iid.")] = None,
     out: Annotated[Path, Option(help="Folder for the runs; finished runs are kept.")] = Path("runs/reproduce"),
     publish: Annotated[Path | None, Option(help="Also write the record and results.md below this folder.")] = None,
+    device: Annotated[str, Option(help="'cuda' trains on a GPU; a run that began stays on its device.")] = "auto",
 ) -> None:
     """Run a published experiment as written, and print published and obtained figures, gate by gate."""
     from fedatlas.published import reproduce as reproduce_
     from fedatlas.terminal import standing
 
-    without_gpus("cpu")
+    without_gpus(device)
+    how: dict[str, Any] = {"quick": quick, "rounds": rounds, "only": only, "device": device}
     with stoppable():
-        passed = reproduce_(name, quick=quick, rounds=rounds, only=only, out=out, publish=publish, watch=standing)
+        passed = reproduce_(name, **how, out=out, publish=publish, watch=standing)
     if not passed:
         raise typer.Exit(1)
 

@@ -78,7 +78,7 @@ class GateVerdict(NamedTuple):
 class Gate(NamedTuple):
     """A published statement and its rule. ``parts`` are those it needs; it stays open while one of them is missing.
 
-    If the data only substitute for the published ones (``stand_in``), the verdict reports whether the rule holds, but nothing passes.
+    If data or rounds only substitute for the published ones (``stand_in``), the verdict reports whether the rule holds, but nothing passes.
     """
 
     name: str

@@ -14,9 +14,9 @@ from typing import Any
 from rich.console import Console
 
 from fedatlas import machine
-from fedatlas.config import parse
+from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress, Silent
-from fedatlas.errors import DivergedError, unknown_name
+from fedatlas.errors import ConfigError, DivergedError, unknown_name
 from fedatlas.files import write_json, write_text
 from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.attack_matrix import as_gate, attack_matrix, of_cell
@@ -28,6 +28,8 @@ from fedatlas.published.t2_istat import istat_strategies
 from fedatlas.published.t3_encryption import istat_encryption
 from fedatlas.published.t4_fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.published.t5_fedseq_grouping import fedseq_grouping
+from fedatlas.published.t7_label_flipping import NAME as LABEL_FLIPPING
+from fedatlas.published.t7_label_flipping import label_flipping
 from fedatlas.published.t8a_ablations import FACTORS, ablation
 from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t10_federated_forest import federated_forest_domains
@@ -36,9 +38,10 @@ from fedatlas.published.t10_pysyft import pysyft_times
 from fedatlas.published.t10_ridge import private_ridge_costs
 from fedatlas.published.t10_secureboost import secureboost_credit
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
-from fedatlas.record.run_folder import RunFolder
+from fedatlas.record.run_folder import CONFIG, RunFolder
 from fedatlas.runs.ensure import ensure, finished
 from fedatlas.setup.refusals import checked
+from fedatlas.setup.resolution import resolve
 from fedatlas.study.plain import Plain, Row
 
 EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
@@ -55,6 +58,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "federated-forest": federated_forest_domains,
     "private-ridge": private_ridge_costs,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
+    LABEL_FLIPPING: label_flipping,
     MATRIX: attack_matrix,
 }
 Watch = Callable[[str], AbstractContextManager[Progress]]
@@ -79,6 +83,7 @@ def reproduce(
     only: Sequence[str] | None = None,
     out: Path,
     publish: Path | None = None,
+    device: str = "auto",
     watch: Watch = unwatched,
 ) -> bool:
     """Run the missing parts of a published experiment; return True if no gate that could be judged failed.
@@ -88,8 +93,9 @@ def reproduce(
     ``publish/results/NAME.json``, and ``publish/results.md`` is rebuilt from all records there. Runs of the same configuration in that
     record count as finished, so that a long target can be run in pieces, on several machines.
 
-    ``quick`` and ``rounds`` make a smaller target, labelled as such, with a separate record, which passes no gate. ``watch`` gets
-    each run by its name.
+    ``quick`` and ``rounds`` make a smaller target, labelled as such, with a separate record, which passes no gate. ``device`` is
+    that of runs that begin now: one that began on another device stays there, and counts if it is finished. ``watch`` gets each
+    run by its name.
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
@@ -101,10 +107,16 @@ def reproduce(
             raise unknown_name("part", wanted, known)
     console, base = Console(stderr=True, highlight=False, markup=False), out / target.label
     asked = [part for part in target.parts if not only or part.name in only]
-    make = matrix if name == MATRIX else judged
     record: Record = {}
     earlier = publish and publish / "results" / f"{target.label}.json"
-    for record in make(target, asked, base, earlier, console, watch):
+    if name == MATRIX and device == "cuda":
+        raise ConfigError(f"'{name}' runs on the processor; leave the device out.")
+    records = (
+        matrix(target, asked, base, console, watch)
+        if name == MATRIX
+        else judged(target, asked, base, earlier, console, watch, device)
+    )
+    for record in records:
         write_outcome(record, target.label, out, publish)  # hours of work: saved after each run
     show(record)
     return not any(gate["passed"] is False for gate in record["gates"])
@@ -138,7 +150,6 @@ def matrix(
     target: Target,
     parts: Sequence[Part],
     base: Path,
-    earlier: Path | None,
     console: Console,
     watch: Watch,
 ) -> Iterator[Record]:
@@ -162,33 +173,42 @@ def judged(
     earlier: Path | None,
     console: Console,
     watch: Watch,
+    device: str,
 ) -> Iterator[Record]:
     """Yield the record of a target after each run that was missing, and at the end."""
     published = published_runs(target, earlier)
     for part, seed, called in numbered(parts):
         if (part.name, seed) not in published:
             try:
-                run_part(part, seed, base, called, console, watch)
+                run_part(part, seed, base, called, console, watch, device)
             except DivergedError as error:  # a finding; the other parts still run
                 console.print(f"{called}: {error}", soft_wrap=True)
             yield collect(target, base, published)
     yield collect(target, base, published)
 
 
-def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch) -> None:
+def run_part(part: Part, seed: int, base: Path, called: str, console: Console, watch: Watch, device: str) -> None:
     """Run, or continue, one seed of a part; ConfigError if its folder holds a run of another configuration."""
     folder = folder_of(part, seed, base)
     if part.measure is not None:
         measured(part, seed, folder, called, console, watch)
         return
-    whole = checked(parse({**part.tables, "seed": seed}))
-    if finished(whole, folder) is not None:
+    config = placed(part, seed, folder, device)
+    if finished(resolve(config), folder) is not None:  # whether or not this machine has its device
         return
+    whole = checked(config)
     with watch(called) as progress:
         done = ensure(whole, folder, progress=progress)
     final, seconds = done.summary["final"], done.summary["cost"]["seconds"]
     found = f"accuracy {final['accuracy']:.4f}, macro F1 {final['macro_f1']:.4f}, {seconds:.0f} s"
     console.print(f"{called}: {found}", soft_wrap=True)
+
+
+def placed(part: Part, seed: int, folder: Path, device: str) -> ExperimentConfig:
+    """Return the configuration of a run on a device; a run that began keeps the device that it began on."""
+    began = RunFolder.open(folder).config().engine.device if (folder / CONFIG).exists() else device
+    tables = {**part.tables, "seed": seed}
+    return parse(tables if began == "auto" else {**tables, "engine": {**tables.get("engine", {}), "device": began}})
 
 
 def measured(part: Part, seed: int, folder: Path, called: str, console: Console, watch: Watch) -> None:
@@ -250,7 +270,11 @@ def collect(target: Target, base: Path, published: Mapping[tuple[str, int], Row]
         found = [finished_run(part, seed, base, target) or published.get((part.name, seed)) for seed in part.seeds]
         there = [dict(one) for one in found if one is not None]
         for one in there if target.curves else ():
-            one["rows"] = [{key: row[key] for key in DRAWN} for row in one["rows"] if row["accuracy"] is not None]
+            one["rows"] = [
+                {key: row[key] for key in target.keeps or DRAWN if key in row}
+                for row in one["rows"]
+                if row["accuracy"] is not None
+            ]
         runs += there
         if there:
             outcomes[part.name] = PartRuns({one["seed"]: one["rows"] for one in there})
