@@ -195,6 +195,7 @@ def test_a_run_says_what_attackers_did_and_the_classes_suffered(tmp_path: Path) 
     attacked = (0, 3, 5, 8)
     expected = sum(accuracy[c] * counts[c] for c in attacked) / sum(counts[c] for c in attacked)
     assert last["swapped_accuracy"] == pytest.approx(expected)
+    assert "source_recall" not in last  # swapped classes are in it
     hits = sum(found["final"]["confusion"][a][b] for a, b in ((3, 5), (5, 3), (0, 8), (8, 0)))
     assert last["attack_success"] == pytest.approx(hits / sum(counts[c] for c in attacked))
     ruled = found["aggregation"]
@@ -205,6 +206,17 @@ def test_a_run_says_what_attackers_did_and_the_classes_suffered(tmp_path: Path) 
     assert "The attackers and the defence" in page
     assert "Multi-Krum" in page
     assert "accuracy on attacked classes" in page
+
+
+def test_classes_turned_into_others_have_their_recall(tmp_path: Path) -> None:
+    """Of labels flipped one way: the accuracy on rows of the class that is lost, not on those of the class that it becomes."""
+    one_way = {"name": "label_flip", "share": 0.34, "pairs": [[3, 5], [0, 8]], "kind": "flip"}
+    path = done(tmp_path / "run", one_way, rounds=3)
+    found, last = summary(path), rows(path)[-1]
+    confusion = found["final"]["confusion"]
+    lost = (confusion[3][3] + confusion[0][0]) / (sum(confusion[3]) + sum(confusion[0]))
+    assert last["source_recall"] == found["attacks"][0]["source_recall"] == pytest.approx(lost)
+    assert last["source_recall"] != last["swapped_accuracy"]
 
 
 def test_the_baselines_of_an_attacked_run_are_those_of_the_plain_one(tmp_path: Path) -> None:

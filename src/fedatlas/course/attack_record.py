@@ -19,6 +19,7 @@ from fedatlas.setup.assembly import Setup
 from fedatlas.setup.cohort import Drawn
 
 SWAPPED, REST, SUCCESS = "swapped_accuracy", "rest_accuracy", "attack_success"
+RECALL = "source_recall"  # of the classes that are turned into others: A4
 
 
 def outcome(setup: Setup, federation: Host, drawn: Drawn | None) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def figures(now: Snapshot, evaluated: bool) -> dict[str, Any]:
     if not flips and not doors:
         return {}
     wanted = [SUCCESS] if doors or any(flip.wanted for flip in flips) else []
-    keys = (*((SWAPPED, REST) if flips else ()), *wanted)
+    keys = (*((SWAPPED, REST) if flips else ()), *((RECALL,) if sources(flips) else ()), *wanted)
     if not evaluated:
         return dict.fromkeys(keys)
     if now.setup.personal:
@@ -80,6 +81,7 @@ def of_model(
     weight = torch.ones(rows.n, dtype=torch.float64) if rows.weight is None else rows.weight.double()
     there = torch.isin(rows.y, torch.tensor([c for flip in flips for c in flip.classes]))
     right = predicted == rows.y
+    turned = torch.isin(rows.y, torch.tensor(sources(flips), dtype=torch.long))
     hit, of = 0.0, 0.0
     for a, b in dict.fromkeys(pair for flip in flips for pair in flip.wanted):
         mine = rows.y == a
@@ -93,8 +95,14 @@ def of_model(
     return {
         SWAPPED: weighted(right[there], weight[there]),
         REST: weighted(right[~there], weight[~there]),
+        RECALL: weighted(right[turned], weight[turned]),
         SUCCESS: hit / of if of else None,
     }
+
+
+def sources(flips: Sequence[Flip]) -> list[int]:
+    """Return the classes that attackers turn into others without the way back, ascending."""
+    return sorted({a for flip in flips if flip.kind == "flip" for a, _ in flip.wanted})
 
 
 def weighted(hit: torch.Tensor, weight: torch.Tensor) -> float | None:
@@ -156,7 +164,7 @@ def attack_entry(
         "rounds": list(one.rounds),
         "attacked_rounds": sum(bool(mine) and one.active(row["round"]) for row in rows),
         **flip,
-        **{key: rows[-1].get(key) for key in (SWAPPED, REST) if flip and key in rows[-1]},
+        **{key: rows[-1].get(key) for key in (SWAPPED, REST, RECALL) if flip and key in rows[-1]},
         **{key: rows[-1].get(key) for key in (SUCCESS,) if (flip or one.backdoor) and key in rows[-1]},
     }
 

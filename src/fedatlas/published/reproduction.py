@@ -38,6 +38,8 @@ from fedatlas.published.t10_pysyft import pysyft_times
 from fedatlas.published.t10_ridge import private_ridge_costs
 from fedatlas.published.t10_secureboost import secureboost_credit
 from fedatlas.published.t11_fedprox_synthetic import fedprox_synthetic
+from fedatlas.published.tolpegin_label_flipping import NAME as TOLPEGIN
+from fedatlas.published.tolpegin_label_flipping import tolpegin
 from fedatlas.record.run_folder import CONFIG, RunFolder
 from fedatlas.runs.ensure import ensure, finished
 from fedatlas.setup.refusals import checked
@@ -59,6 +61,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "private-ridge": private_ridge_costs,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
     LABEL_FLIPPING: label_flipping,
+    TOLPEGIN: tolpegin,
     MATRIX: attack_matrix,
 }
 Watch = Callable[[str], AbstractContextManager[Progress]]

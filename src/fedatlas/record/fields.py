@@ -77,6 +77,9 @@ class RoundRow(Quality, Effort, total=False):
     models: Annotated[Mapping[str, Quality], "quality of each further model, by name"]
     swapped_accuracy: Annotated[Share, "flipped labels: accuracy on the test rows of attacked classes"]
     rest_accuracy: Annotated[Share, "flipped labels: accuracy on the other test rows"]
+    source_recall: Annotated[
+        Share, "labels flipped one way: accuracy on the test rows of the classes turned into others"
+    ]
     attack_success: Annotated[Share, "flipped labels, backdoor: share of rows predicted as the attackers wanted"]
     train_loss: Annotated[float | None, "mean loss of local steps; of the last kind of work if there are several"]
     clients: Annotated[Clients, "clients that returned; for chains a list of lists"]
