@@ -99,6 +99,7 @@ def test_too_little_memory_is_said_wherever_it_lacks() -> None:
 def test_who_does_not_ask_for_a_gpu_has_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd keeps threads for a GPU that it sees, and then works in no forked process: the command line hides it."""
     setup = set_up(read(None, ["engine.workers=2", "model.name=cnn2"]), 1)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 0)
     assert resolve_plan(setup).workers == 2
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     plan = resolve_plan(setup)
