@@ -12,7 +12,9 @@ from fedatlas.config import parse
 from fedatlas.errors import ConfigError
 from fedatlas.published import reproduction as room
 from fedatlas.published import t7_label_flipping as t7
+from fedatlas.published.attack_matrix import NAME as MATRIX
 from fedatlas.published.gates import Part, PartRuns, Target
+from fedatlas.published.reproduction import EXPERIMENTS
 from fedatlas.published.t7_label_flipping import BOTH, EXCHANGES, LEVELS, SHORT, WHOLE, clean, label_flipping, line
 from fedatlas.record.run_folder import CONFIG, SUMMARY
 from fedatlas.study.plain import Plain, Row
@@ -144,6 +146,10 @@ def test_a_finished_run_counts_whatever_device_it_ran_on(tmp_path: Path, monkeyp
     )
     with pytest.raises(ConfigError, match="torch sees no GPU"):
         room.reproduce("small", out=tmp_path, device="cuda")
+    for name in (MATRIX, "pysyft"):
+        monkeypatch.setitem(room.EXPERIMENTS, name, EXPERIMENTS[name])
+        with pytest.raises(ConfigError, match="runs on the processor; leave the device out"):
+            room.reproduce(name, out=tmp_path, device="cuda")
     room.reproduce("small", out=tmp_path)
     folder = tmp_path / "small" / "one" / "seed-1"
     written = (folder / CONFIG).read_text()

@@ -112,7 +112,7 @@ def reproduce(
     asked = [part for part in target.parts if not only or part.name in only]
     record: Record = {}
     earlier = publish and publish / "results" / f"{target.label}.json"
-    if name == MATRIX and device == "cuda":
+    if device == "cuda" and any(part.cell or part.measure for part in asked):
         raise ConfigError(f"'{name}' runs on the processor; leave the device out.")
     records = (
         matrix(target, asked, base, console, watch)
