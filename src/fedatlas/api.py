@@ -361,6 +361,13 @@ def attack(path: str | Path, name: str, **keys: Any) -> dict[str, Any]:
     return found
 
 
+def fid_proxy(experiment: Experiment | ExperimentConfig) -> dict[str, Any]:
+    """Train the FID-proxy of an experiment's training pictures, unless it is cached; return its file, SHA-256, rows and accuracy."""
+    from fedatlas.leakage.trained_proxy import trained_proxy
+
+    return trained_proxy(_checked(experiment))
+
+
 def versions(path: str | Path) -> list[Version]:
     """Return the models that the guard of a run judged (``[guard]``), with scores; ``current`` marks the model now."""
     return versions_of(Path(path))

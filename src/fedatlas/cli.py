@@ -26,6 +26,7 @@ from fedatlas.commands import (
     component_names,
     emit,
     export,
+    fid_proxy,
     noticing,
     plug,
     predict,
@@ -64,6 +65,7 @@ def _version(wanted: bool) -> None:
 app.add_typer(cli_deploy.app, name="deploy")
 app.command()(align)
 app.command()(probe)
+app.command()(fid_proxy)
 app.command()(predict)
 app.command()(export)
 app.command()(versions)

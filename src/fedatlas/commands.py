@@ -1,4 +1,4 @@
-"""Options and output shared by the commands, and six: ``align``, ``probe``, ``predict``, ``export``, ``versions``, ``rollback``."""
+"""Options and output shared by the commands, and seven: ``align``, ``probe``, ``fid-proxy``, ``predict``, ``export`` and so on."""
 
 from __future__ import annotations
 
@@ -158,6 +158,18 @@ def probe(arguments: File = None, as_json: Json = False) -> None:
 
     found = api.probe(config.read(path, overrides))
     emit(found) if as_json else typer.echo("\n".join(sentences(found)))
+
+
+def fid_proxy(arguments: File = None, plugin: Plugin = None, as_json: Json = False) -> None:
+    """Train a small network on the training pictures, by whose features an attack's pictures are compared with real ones."""
+    path, overrides = spelled(arguments, plugin)
+    from fedatlas import api, config
+    from fedatlas.leakage.trained_proxy import proxy_sentence
+
+    plug(plugin)
+    with noticing():
+        found = api.fid_proxy(config.read(path, overrides))
+    emit(found) if as_json else typer.echo(proxy_sentence(found))
 
 
 def predict(
