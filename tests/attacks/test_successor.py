@@ -99,6 +99,16 @@ def test_both_starts_are_the_models_that_clients_were_told(tmp_path: Path, more:
     assert same(Tree(newest_handed(successor)), newest)
 
 
+def test_masks_of_sums_hide_no_model_inside_a_chain(tmp_path: Path) -> None:
+    """With and without `secagg` the successor has the same models, but for the rounding of the sums of earlier rounds."""
+    hops = [
+        truly_begun(*views(observed(tmp_path / name, ROLES, rounds=2, **more)))
+        for name, more in (("plain", {}), ("masked", {"privacy": [{"name": "secagg"}]}))
+    ]
+    for one, other in zip(hops[0].after.items(), hops[1].after.items(), strict=True):
+        torch.testing.assert_close(one[1], other[1], atol=1e-3, rtol=1e-2)
+
+
 def test_a_run_that_is_continued_records_the_same_successors(tmp_path: Path) -> None:
     whole = observed(tmp_path / "whole", ROLES)
     parts = observed(tmp_path / "parts", ROLES, rounds=2)

@@ -62,7 +62,7 @@ def by_loss(predict: Predict, x: Tensor, y: Tensor) -> Tensor:
 def by_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return (n,) float64: minus the Euclidean norm of the gradient of each row's cross entropy by all weights."""
     weights, found = [w for w in model.parameters() if w.requires_grad], []
-    for row, label in zip(x.split(1), y.split(1), strict=True):
+    for row, label in zip(torch.split(x, 1), torch.split(y, 1), strict=True):
         slopes = torch.autograd.grad(F.cross_entropy(model(row), label), weights)
         found.append(-torch.stack([g.double().square().sum() for g in slopes]).sum().sqrt())
     return torch.stack(found)
