@@ -280,5 +280,5 @@ def no_leak(leak: Mapping[str, float | None], things: str, figure: str) -> str:
     if "smallest" not in leak:
         return NO_LEAK
     if leak["smallest"] is None:
-        return f"{NO_LEAK}: {things} are too few to show any {figure} with 80% power"
+        return f"{NO_LEAK}: {things} {'is' if things.startswith('1 ') else 'are'} too few to show any {figure} with 80% power"
     return f"{NO_LEAK}: {things} would have shown {figure} of {number(leak['smallest'])} or more with 80% power"

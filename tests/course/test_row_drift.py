@@ -265,3 +265,37 @@ def test_under_masks_the_rounds_drift_too(tmp_path: Path):
         run(tmp_path / "masked", **drift(), privacy=[{"name": "secagg"}]),
     )
     assert lines(masked)[-1]["loss"] == pytest.approx(lines(plain)[-1]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("given", [drift("prior"), drift("prior", share=0.5), drift(classes=[0, 1], share=0.5)])
+def test_the_constant_model_is_that_of_the_rows_after_the_drift(given: dict[str, Any], tmp_path: Path):
+    """Its class is the most frequent one of the rows that clients train on at the end."""
+    tables = {"data": {"name": "digits"}, **given}
+    folder = run(tmp_path / "run", **tables)
+    found = json.loads((folder / "summary.json").read_text())["trivial"]
+    labels = torch.cat([rows_of(tables).in_round(5)(k).y for k in range(4)])
+    assert found["answer"] == str(int(labels.bincount().argmax()))
+
+
+def test_in_gossip_no_server_could_have_seen_a_drift(tmp_path: Path):
+    folder = run(tmp_path / "run", **drift(), algorithm={"name": "gossip"})
+    assert json.loads((folder / "summary.json").read_text())["drift"]["alarms"] == {}
+
+
+def test_words_that_follow_words_cannot_drift_and_no_other_kind_is_advised():
+    words = {
+        "data": {"name": "stackoverflow"},
+        "model": {"name": "stackoverflow_lstm"},
+        "partition": {"name": "natural"},
+    }
+    for kind in ("prior", "feature", "concept"):
+        with pytest.raises(
+            ConfigError, match=r"'stackoverflow' is text without classes, which no kind of \[drift\] changes"
+        ):
+            set_up(checked(parse({**SMALL, **words, "drift": {"kind": kind, "at": 3}})))
+
+
+@pytest.mark.parametrize(("rounds", "least"), [(12, 0.024), (40, 0.041)])
+def test_the_smallest_fall_that_raises_an_alarm_is_as_said(rounds: int, least: float):
+    for fall, found in ((least - 0.001, []), (least + 0.001, [12])):
+        assert alarms([*((i, 1.0) for i in range(1, 12)), (12, 1 - fall)], rounds) == found

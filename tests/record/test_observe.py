@@ -100,13 +100,18 @@ def test_a_frame_holds_the_bytes_that_it_counts(tmp_path: Path):
 
 
 def test_a_role_sees_its_own_links_only(tmp_path: Path):
-    path = observed(tmp_path / "run", ["server", "client:1", "successor:1", "outsider"], algorithm={"name": "fedseq"})
+    roles = ["server", "client:1", "successor:1", "predecessor:1", "outsider"]
+    path = observed(tmp_path / "run", roles, algorithm={"name": "fedseq"})
     server, client = (list(RoleView(path, role).frames(1)) for role in (ViewRole("server"), ViewRole("client", 1)))
     assert {frame.direction for frame in server} == {"up", "down"}
     assert client
     assert all(1 in (frame.client, frame.sender) for frame in client)
     handed = [frame for number in (1, 2) for frame in RoleView(path, ViewRole("successor", 1)).frames(number)]
-    assert all(frame.direction == "peer" and frame.sender == 1 for frame in handed)
+    after = {frame.client for frame in handed if frame.sender == 1}
+    assert all(frame.client in after and frame.direction in {"down", "peer"} for frame in handed)
+    begun = [frame for number in (0, 1, 2) for frame in RoleView(path, ViewRole("predecessor", 1)).frames(number)]
+    assert begun
+    assert all(frame.client == 1 and frame.direction in {"down", "peer"} for frame in begun)
     (published,) = RoleView(path, ViewRole("outsider")).frames(2)
     assert set(published.body) == {"model"}
 

@@ -3,8 +3,10 @@
 Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j): the score of a
 reconstruction that knows only the label.
 
-role: the role whose view is attacked: "server", "client:3" or "outsider".
+role: the role whose view is attacked: "server", "client:3", "successor:3" or "outsider".
 targets: number of observed updates to attack, in order of arrival; 0 = all.
+start: for role = "successor:3", the model that client 3 is taken to have begun with: "true" (default; the client before it colludes), or
+    "last", the one that the successor received before.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.gradient_matching import Problem, Reconstruction, deep_leakage, inferred_labels, invert, unfolded
 from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks.successor import WHO, Start, among, colluder, declared, nothing_before, start_of
 from fedatlas.attacks.view_attack import (
     Arrays,
     Knowledge,
@@ -40,6 +43,7 @@ Search = Callable[[Knowledge, Problem, Tree, Tensor, torch.Generator], Reconstru
 
 HELD = 1 << 28  # bytes of gradients in one stack
 OTHERS = 100  # pictures of the label averaged in a placebo
+ROUNDS = {"outsider": (0, 1), "successor": (0, 0)}  # of the view; a client hands its model on in some rounds only
 EXACT = 1e-10  # mean squared error below which pictures count as equal: 100 dB
 PICTURES = 16  # targets shown in the report
 BASIC = "the network, the local learning rate, one step on one row"
@@ -62,6 +66,7 @@ def inverting_gradients(
     tv: Rate = 1e-4,
     lr: Positive = 0.1,
     labels: Literal["inferred", "known"] = "inferred",
+    start: Start | None = None,
 ) -> ViewAttack:
     """Inverting gradients (Geiping et al. 2020): find the picture whose gradient has the direction of the observed one.
 
@@ -80,11 +85,18 @@ def inverting_gradients(
 
     told = f"{BASIC}, the range of a pixel{', the label' if labels == 'known' else ''}"
     keys = {"targets": targets, **how, "labels": labels}
-    made = _inversion("inverting_gradients", role, keys, told, search)
+    made = _inversion("inverting_gradients", role, keys, told, search, start)
     return made._replace(tells=_labels_of) if labels == "known" else made
 
 
-def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, restarts: Whole = 4) -> ViewAttack:
+def dlg(
+    *,
+    role: str = "server",
+    targets: Count = 64,
+    iterations: Whole = 300,
+    restarts: Whole = 4,
+    start: Start | None = None,
+) -> ViewAttack:
     """Deep leakage from gradients (Zhu et al. 2019): find the picture and label whose gradient equals the observed one.
 
     min_{x, y} |gradient(x, softmax(y)) - g|^2, by L-BFGS from N(0, 1), all targets in one stack. Needs a network with smooth
@@ -98,10 +110,17 @@ def dlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, r
         return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts)
 
     keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
-    return _inversion("dlg", role, keys, f"{BASIC}; not the label", search)
+    return _inversion("dlg", role, keys, f"{BASIC}; not the label", search, start)
 
 
-def idlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, restarts: Whole = 4) -> ViewAttack:
+def idlg(
+    *,
+    role: str = "server",
+    targets: Count = 64,
+    iterations: Whole = 300,
+    restarts: Whole = 4,
+    start: Start | None = None,
+) -> ViewAttack:
     """Improved deep leakage (Zhao et al. 2020): `dlg` with the label read off the gradient of the last bias first.
 
     min_x |gradient(x, y) - g|^2, by L-BFGS from N(0, 1), all targets in one stack, with y the one class whose bias has a negative
@@ -116,12 +135,16 @@ def idlg(*, role: str = "server", targets: Count = 64, iterations: Whole = 300, 
         return deep_leakage(problem, g, known.classes, rng, labels=labels, **how)
 
     keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
-    return _inversion("idlg", role, keys, f"{BASIC}; not the label", search)
+    return _inversion("idlg", role, keys, f"{BASIC}; not the label", search, start)
 
 
-def _inversion(name: str, role: str, keys: dict[str, Any], knowledge: str, search: Search) -> ViewAttack:
+def _inversion(
+    name: str, role: str, keys: dict[str, Any], knowledge: str, search: Search, start: Start | None
+) -> ViewAttack:
+    whose = ViewRole.parse(role, "attack.role")
+    keys = {**keys, **start_of(name, whose, start)}
     declares = Declaration(
-        who="insider: the server, which sees each update; a client or an outsider sees only the mean of a round",
+        who=WHO,
         how="passive: it follows the protocol and computes afterwards",
         when="training: the first round",
         where="the updates, read as gradients",
@@ -129,21 +152,21 @@ def _inversion(name: str, role: str, keys: dict[str, Any], knowledge: str, searc
         knowledge=knowledge,
         budget=f"{keys['iterations']} steps from each of {keys['restarts']} starts per target",
     )
-    whose = ViewRole.parse(role, "attack.role")
     return ViewAttack(
         name,
         "inversion",
         whose,
         keys,
-        declares,
+        declared(declares, keys),
         answer=lambda known: _answer(known, name, keys, search),
         score=lambda truth, answer: _score(truth, answer, whose, keys["targets"]),
         figures=FIGURES,
         leak="psnr",
         pictures=_pictures,
-        roles=("server", "client", "outsider"),
-        rounds=(0, 1) if whose.kind == "outsider" else (0, 2),
-        refuses=lambda config: _unsuited(name, config, whose),
+        roles=("server", "client", "successor", "outsider"),
+        rounds=ROUNDS.get(whose.kind, (0, 2)),
+        beside=colluder(whose, keys),
+        refuses=lambda config: _unsuited(name, config, whose) or nothing_before(name, config, keys),
         refuses_run=lambda config, rows: _refusal(name, config, rows),
     )
 
@@ -248,25 +271,30 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
     found = found if len(found) == len(clients) else found.expand(len(clients), *found.shape[1:])
     said = said.expand(len(clients)) if len(said) == 1 else said
     own, error = psnr(found, original), squared_error(found, original)
-    placebo = torch.stack([_placebo(found[i], clients[i], label[i], truth) for i in range(len(clients))])
-    weight = np.ones(len(clients))
     scores = np.stack([own.numpy(), error.numpy(), (said == label).double().numpy()])
-    means = of_means(scores, weight, truth.seed, "attack")
-    low, high = differences(scores[:1], placebo.numpy()[None], weight, truth.seed, "attack")
+    if role.kind == "successor":
+        chance = _others(found[0], clients[0], label[0], truth, test=True)
+        placebo, leak = chance.mean()[None], among(float(own[0]), chance.numpy())
+        means = [Interval(float(x), None, None, 0.95) for (x,) in scores]
+    else:
+        placebo = torch.stack([_others(found[i], k, label[i], truth).mean() for i, k in enumerate(clients)])
+        weight = np.ones(len(clients))
+        means = of_means(scores, weight, truth.seed, "attack")
+        low, high = differences(scores[:1], placebo.numpy()[None], weight, truth.seed, "attack")
+        leak = {"value": float((own - placebo).mean()), "low": float(low[0]), "high": float(high[0])}
     metrics = {
         "psnr": measured(means[0], float(placebo.mean())),
         "mse": measured(means[1], None),
         "label": measured(means[2], None),
         "above_20_dB": measured(Interval(float((own > 20).double().mean()), None, None, 0.95), None),
     }
-    leaks = {"psnr": {"value": float((own - placebo).mean()), "low": float(low[0]), "high": float(high[0])}}
     arrays = {"client": np.array(clients), "label": label.numpy(), "said": said.numpy(), "psnr": own.numpy()}
     arrays |= {"placebo": placebo.numpy(), "found": found.numpy(), "original": original.numpy()}
-    return Score(metrics, leaks, len(clients), arrays)
+    return Score(metrics, {"psnr": leak}, len(clients), arrays)
 
 
-def _placebo(found: Tensor, client: int, label: Tensor, truth: Truth) -> Tensor:
-    """Return the mean PSNR of a reconstruction against other pictures of its label: of other clients, else of the test set."""
+def _others(found: Tensor, client: int, label: Tensor, truth: Truth, *, test: bool = False) -> Tensor:
+    """Return the PSNR of a reconstruction against other pictures of its label: of other clients, else (or ``test``) of the test set."""
     others: list[Tensor] = []
     order = numpy_stream(truth.seed, "attack", "placebo", client).permutation(len(truth.sizes))
     for k in map(int, order):
@@ -275,11 +303,11 @@ def _placebo(found: Tensor, client: int, label: Tensor, truth: Truth) -> Tensor:
             others += rows.x[rows.y == label]
         if len(others) >= OTHERS:
             break
-    others = others or [*truth.test(label)[:OTHERS]]
+    others = [*others, *truth.test(label)[:OTHERS]] if test or not others else others
     if not others:
-        return torch.tensor(float("nan"), dtype=torch.float64)
+        return torch.tensor([float("nan")], dtype=torch.float64)
     these = _pixels(torch.stack(others[:OTHERS]), truth)
-    return psnr(found.expand_as(these), these).mean()
+    return psnr(found.expand_as(these), these)
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:

@@ -29,11 +29,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.inversion import NEEDS_CLASSES, loss_of, too_short
+from fedatlas.attacks.inversion import NEEDS_CLASSES, ROUNDS, loss_of, too_short
 from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks.successor import WHO, Start, among, colluder, declared, nothing_before, start_of
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Score, Truth, ViewAttack, measured
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.metrics.intervals import differences, of_means
+from fedatlas.metrics.intervals import Interval, differences, of_means
 from fedatlas.metrics.quality import Floats
 from fedatlas.registry import Count
 from fedatlas.rng import torch_stream
@@ -44,17 +45,21 @@ NOISE = 1000  # rows of noise whose mean probabilities stand for those of the cl
 FIGURES = {"overlap": "share of rows whose label is counted rightly", "error": "mean absolute error of a class's count"}
 
 
-def label_inference(*, role: str = "server", targets: Count = 0) -> ViewAttack:
+def label_inference(*, role: str = "server", targets: Count = 0, start: Start | None = None) -> ViewAttack:
     """Label inference: how many rows of each class did a client train on? Read from the gradient of the last bias.
 
     n_c = sum_b p_bc - B g_c, with p estimated on noise (Wainakh et al. 2022); exact for one row. Needs the cross entropy and SGD. A7.
 
-    role: the role whose view is attacked: "server", "client:3" or "outsider"; the last two see only the mean of a round.
+    role: the role whose view is attacked: "server", "client:3", "successor:3" or "outsider"; a client and an outsider see only the mean
+        of a round.
     targets: number of observed updates to attack, in order of arrival; 0 = all.
+    start: for role = "successor:3", the model that client 3 is taken to have begun with: "true" (default; the client before it colludes),
+        or "last", the one that the successor received before.
     """
     whose = ViewRole.parse(role, "attack.role")
+    keys = {"targets": targets, **start_of(NAME, whose, start)}
     declares = Declaration(
-        who="insider: the server, which sees each update; a client or an outsider sees only the mean of a round",
+        who=WHO,
         how="passive: it follows the protocol and computes afterwards",
         when="training: the first round",
         where="the updates, read as gradients of the last layer",
@@ -66,17 +71,18 @@ def label_inference(*, role: str = "server", targets: Count = 0) -> ViewAttack:
         NAME,
         "labels",
         whose,
-        {"targets": targets},
-        declares,
+        keys,
+        declared(declares, keys),
         answer=lambda known: _answer(known, targets),
         score=lambda truth, answer: _score(truth, answer, whose, targets),
         figures=FIGURES,
         leak="overlap",
         pictures=lambda arrays: [],
         thing="client",
-        roles=("server", "client", "outsider"),
-        rounds=(0, 1) if whose.kind == "outsider" else (0, 2),
-        refuses=lambda config: _unsuited(config, whose),
+        roles=("server", "client", "successor", "outsider"),
+        rounds=ROUNDS.get(whose.kind, (0, 2)),
+        beside=colluder(whose, keys),
+        refuses=lambda config: _unsuited(config, whose) or nothing_before(NAME, config, keys),
         refuses_run=lambda config, rows: _unsuited(config, whose),
         tells=lambda truth: {"sizes": {str(k): n for k, n in truth.sizes.items() if n}},
     )
@@ -160,8 +166,27 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
     """Score the answer. The mean seen by a client or outsider stands for each that trained in round 1 but the attacker."""
     seen = [int(k) for k in answer["client"]]
     clients = seen if seen[0] >= 0 else [k for k in truth.trained if k != role.client][: targets or None]
+    if role.kind == "successor":
+        clients += [k for k, n in sorted(truth.sizes.items()) if n and k not in seen]
     held = np.stack([np.bincount(truth.rows(k).y.numpy(), minlength=truth.classes) for k in clients])
+    if role.kind == "successor":
+        return scored_alone(answer["counts"][0], held, clients[0])
     return scored(np.broadcast_to(answer["counts"], held.shape), held, clients, truth.seed)
+
+
+def scored_alone(said: np.ndarray, held: np.ndarray, client: int) -> Score:
+    """Return the figures of the counts said (C,) of one client, whose own counts are the first of ``held`` (K, C)."""
+    rows = held.sum(1, keepdims=True)
+    overlap = np.minimum(said / said.sum(), held / rows).sum(1)
+    error = np.abs(said / said.sum() - held / rows).mean(1) * rows[0]
+    (own, *chance), (wrong, *far) = overlap, error
+    found = {"overlap": (own, chance), "error": (wrong, far)}
+    metrics = {
+        name: measured(Interval(float(x), None, None, 0.95), float(np.mean(others)) if others else None)
+        for name, (x, others) in found.items()
+    }
+    arrays = {"client": np.array([client]), "counts": said[None], "held": held[:1], "overlap": overlap[:1]}
+    return Score(metrics, {"overlap": among(float(own), np.array(chance))}, 1, arrays)
 
 
 def scored(said: np.ndarray, held: np.ndarray, clients: list[int], seed: int) -> Score:

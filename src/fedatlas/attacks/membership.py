@@ -8,7 +8,8 @@ its mean is 0.5 and its spread says what chance does. A leak is claimed only bey
 is told that so many rows would have shown with 80% power (normal approximation, deviation by Hanley & McNeil 1982). A game that a
 classifier wins without the model is unfair and has no figure.
 
-role: the role whose view is attacked: "server", "client:3" or "outsider".
+role: the role whose view is attacked: "server", "client:3" or "outsider"; of "successor:3" the model that client 3 handed on, and only
+    rows of client 3 are in the game.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from fedatlas.attacks.forest import played_blind, sorted_probabilities, told_apa
 from fedatlas.attacks.likelihood import confidence, halves, lira, rmia
 from fedatlas.attacks.low_rate import RATE, LowRate, low_rate
 from fedatlas.attacks.roles import ViewRole
-from fedatlas.attacks.shadow_models import Training, by_loss, by_shadows, federated, outputs_of, trained
+from fedatlas.attacks.shadow_models import (
+    Training,
+    by_gradient,
+    by_loss,
+    by_shadows,
+    federated,
+    outputs_of,
+    trained,
+)
 from fedatlas.attacks.view_attack import SHADOWS, Arrays, Files, Knowledge, Picture, Score, Truth, ViewAttack, measured
 from fedatlas.data.batches import Rows
 from fedatlas.errors import ConfigError, DataError
@@ -64,18 +73,20 @@ FIGURES = {
 def membership(
     *,
     role: str = "outsider",
-    method: Literal["loss", "shadow", "lira", "rmia", "worst_case"] = "loss",
+    method: Literal["loss", "gradnorm", "shadow", "lira", "rmia", "worst_case"] = "loss",
     online: bool = False,
     shadows: Whole | None = None,
     epochs: Whole | None = None,
 ) -> ViewAttack:
     """Membership inference: was this row trained on? Judged on rows that clients trained on and rows that they held out.
 
-    By the loss of a row (Yeom et al. 2018), by a logistic classifier on confidences and label, trained on shadow models
-    (Shokri et al. 2017), by likelihood ratios to shadow models (LiRA, Carlini et al. 2022; RMIA, Zarifzadeh et al. 2024), or by a
-    random forest that knows the truth of half of the rows. Needs evaluation.clients above 0: the held-out rows are the non-members. A5.
+    By the loss of a row (Yeom et al. 2018), by the norm of its gradient (Nasr et al. 2019), by a logistic classifier on confidences
+    and label, trained on shadow models (Shokri et al. 2017), by likelihood ratios to shadow models (LiRA, Carlini et al. 2022; RMIA,
+    Zarifzadeh et al. 2024), or by a random forest that knows the truth of half of the rows. Needs evaluation.clients above 0: the
+    held-out rows are the non-members. A5.
 
-    method: by the loss, by shadow models, by likelihood ratios to shadow models (lira, rmia), or knowing half of the truth.
+    method: by the loss, by the norm of the gradient, by shadow models, by likelihood ratios to shadow models (lira, rmia), or knowing half
+        of the truth.
     online: shadow models of lira and rmia are trained on random halves of the candidates, not of the auxiliary rows.
     shadows: the attacker's own models, each trained on half of its rows; 16 for lira and rmia, 4 for shadow.
     epochs: training epochs of a shadow model; 30 for shadow, for lira and rmia as many as the federation's.
@@ -88,9 +99,9 @@ def membership(
         "membership",
         whose,
         keys,
-        _declaration(keys),
+        _declaration(keys, whose),
         answer=lambda known: _answer(known, keys),
-        score=lambda truth, answer: _score(truth, answer, known_half(truth) if worst else None),
+        score=lambda truth, answer: _score(truth, answer, whose, known_half(truth) if worst else None),
         figures=FIGURES,
         leak="auc",
         pictures=_pictures,
@@ -115,18 +126,19 @@ def _keys(method: str, online: bool, shadows: int | None, epochs: int | None) ->
                 "row is in half of them."
             )
         return {"method": method, "online": online, "shadows": many, "epochs": epochs}
-    if method == "worst_case":
+    if method in {"gradnorm", "worst_case"}:
         return {"method": method}
     return {"method": method, "shadows": shadows or 4, "epochs": epochs or 30}
 
 
-def _declaration(keys: dict[str, Any]) -> Declaration:
+def _declaration(keys: dict[str, Any], role: ViewRole) -> Declaration:
     """Return the threat model of a method."""
     method, models = keys["method"], f"{keys.get('shadows')} models trained "
     passes = "as often as the federation's" if keys.get("epochs") is None else f"for {keys['epochs']} passes"
     own = "; auxiliary rows of the clients, none of them a candidate"
     more, spent = {
         "loss": ("", "one pass of the model per row"),
+        "gradnorm": ("", "one gradient of the model per row"),
         "shadow": (own, models + passes),
         "worst_case": (
             "; of half of the candidates whether they are members",
@@ -136,10 +148,10 @@ def _declaration(keys: dict[str, Any]) -> Declaration:
     if keys.get("online"):
         spent += " on random halves of the candidates"
     return Declaration(
-        who="outsider who receives the model, or an insider: a client or the server",
+        who="outsider who receives the model, or an insider: a client, the next client of a chain, or the server",
         how="passive: it queries the model",
         when="inference: after the last round that the role saw",
-        where="the global model",
+        where="the model that the client before handed on" if role.kind == "successor" else "the global model",
         why="membership: whether a row was trained on",
         knowledge=f"the candidates, half of them members; the network and the local training{more}",
         budget=spent,
@@ -155,13 +167,14 @@ class Candidates(NamedTuple):
     x: Tensor
     y: Tensor
     member: np.ndarray  # bool
+    client: np.ndarray  # whose row it is
     auxiliary_x: Tensor
     auxiliary_y: Tensor
 
 
 def candidates_of(truth: Truth) -> Candidates:
     """Return the game of a run. ConfigError if no class of any client has a row on both sides."""
-    members, others, spare = list[Rows](), list[Rows](), list[Rows]()
+    members, others, spare, whose = list[Rows](), list[Rows](), list[Rows](), list[int]()
     for k in sorted(truth.sizes):
         if not (truth.sizes[k] and truth.kept_sizes.get(k)):
             continue
@@ -178,6 +191,7 @@ def candidates_of(truth: Truth) -> Candidates:
             )
             for rows, index, into in chosen:
                 into.append(rows.take(torch.from_numpy(np.sort(index))))
+            whose += [k] * n
     many = sum(rows.n for rows in members)
     if not many:
         raise ConfigError(
@@ -188,7 +202,7 @@ def candidates_of(truth: Truth) -> Candidates:
     order = numpy_stream(truth.seed, "attack", "order").permutation(len(y))
     shuffled = torch.from_numpy(order)
     auxiliary = (torch.cat([getattr(rows, part) for rows in spare]) for part in ("x", "y"))
-    return Candidates(x[shuffled], y[shuffled], order < many, *auxiliary)
+    return Candidates(x[shuffled], y[shuffled], order < many, np.array(whose * 2)[order], *auxiliary)
 
 
 def _files(truth: Truth, keys: dict[str, Any]) -> Files:
@@ -214,6 +228,8 @@ def _answer(known: Knowledge, keys: dict[str, Any]) -> Arrays:
     _enough(keys, known.classes, len(y), len(own[1]))
     if keys["method"] == "loss":
         return {"score": by_loss(lambda rows: outputs_of(model, rows), x, y).numpy()}
+    if keys["method"] == "gradnorm":
+        return {"score": by_gradient(model, x, y).numpy()}
     if keys["method"] == "worst_case":
         p = sorted_probabilities(torch.softmax(outputs_of(model, x).double(), 1).numpy())
         half, member = (np.array(known.told[part]) for part in ("known", "member"))
@@ -262,7 +278,7 @@ def _shadow_confidences(
 
 def _enough(keys: dict[str, Any], classes: int, candidates: int, auxiliary: int) -> None:
     """Raise ConfigError if rows are too few to train shadow models on."""
-    if keys["method"] in {"loss", "worst_case"}:
+    if keys["method"] in {"loss", "gradnorm", "worst_case"}:
         return
     if keys.get("online") and candidates < 2 * classes:
         raise ConfigError(
@@ -290,16 +306,21 @@ def _half_of_the_truth(truth: Truth) -> dict[str, Any]:
     return {"known": half.tolist(), "member": candidates_of(truth).member[half].tolist()}
 
 
-def _score(truth: Truth, answer: Arrays, known: np.ndarray | None = None) -> Score:
-    """Return the figures of a fair game, over the candidates that are not ``known``. DataError if the game is unfair."""
+def _score(truth: Truth, answer: Arrays, role: ViewRole, known: np.ndarray | None = None) -> Score:
+    """Return the figures of a fair game, over the candidates that are not ``known``; a successor's are those of its predecessor.
+
+    DataError if the game is unfair, or has none of these.
+    """
     game = candidates_of(truth)
     if (blind := played_blind(game.x.numpy(), game.member, truth.seed)).unfair:
         raise DataError(
             f"unfair game: a classifier that sees rows but no model tells members from non-members with an AUC of {blind.auc:.3f} "
             f"(chance: up to {blind.chance:.3f}), so no figure is given."
         )
-    keep = np.ones(len(game.member), bool)
+    keep = game.client == role.client if role.kind == "successor" else np.ones(len(game.member), bool)
     keep[[] if known is None else known] = False
+    if len(set(game.member[keep])) < 2:
+        raise DataError(f"client {role.client} has no candidates on both sides: raise evaluation.clients.")
     return scored(game.member[keep], answer["score"][keep].astype(np.float64), truth.seed)
 
 

@@ -1,7 +1,8 @@
-"""Scores of rows for membership, by the model's loss or by a classifier trained on shadow models (A5).
+"""Scores of rows for membership, by the model's loss or gradient, or by a classifier trained on shadow models (A5).
 
-A higher score means that membership is more likely. Source: Yeom, Giacomelli, Fredrikson, Jha, CSF 2018 (loss); Shokri, Stronati,
-Song, Shmatikov, S&P 2017 (shadow models; one logistic classifier over all classes, with the label next to the sorted confidences).
+A higher score means that membership is more likely. Source: Yeom, Giacomelli, Fredrikson, Jha, CSF 2018 (loss); Nasr, Shokri,
+Houmansadr, S&P 2019 (gradient); Shokri, Stronati, Song, Shmatikov, S&P 2017 (shadow models; one logistic classifier over all classes,
+with the label next to the sorted confidences).
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ def federated(config: Any, sizes: Sequence[int], rows: int, epochs: int | None =
 def by_loss(predict: Predict, x: Tensor, y: Tensor) -> Tensor:
     """Return (n,) float64: minus the cross entropy of each row."""
     return -F.cross_entropy(predict(x).double(), y, reduction="none")
+
+
+def by_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return (n,) float64: minus the Euclidean norm of the gradient of each row's cross entropy by all weights."""
+    weights, found = [w for w in model.parameters() if w.requires_grad], []
+    for row, label in zip(torch.split(x, 1), torch.split(y, 1), strict=True):
+        slopes = torch.autograd.grad(F.cross_entropy(model(row), label), weights)
+        found.append(-torch.stack([g.double().square().sum() for g in slopes]).sum().sqrt())
+    return torch.stack(found)
 
 
 def features(outputs: Tensor, y: Tensor) -> Tensor:

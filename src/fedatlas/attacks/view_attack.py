@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.roles import KINDS, ViewRole
+from fedatlas.attacks.roles import ATTACKERS, ViewRole
 from fedatlas.data.batches import Rows
 from fedatlas.metrics.intervals import Interval
 from fedatlas.tree import Tree
@@ -106,7 +106,7 @@ class ViewAttack(NamedTuple):
     leak: str  # the metric whose leak decides the verdict
     pictures: Callable[[Arrays], Sequence[Picture]]
     thing: str = "target"  # unit of `Score.targets`
-    roles: tuple[str, ...] = KINDS  # kinds of role that can carry it out
+    roles: tuple[str, ...] = ATTACKERS  # kinds of role that can carry it out
     rounds: tuple[int, int] | None = (
         0,
         0,
@@ -125,6 +125,12 @@ class ViewAttack(NamedTuple):
     shadows: bool = (
         False  # told how many rows each client trains on, and what it makes of shadow models is kept with the run
     )
+    beside: ViewRole | None = None  # a role that colludes: its view is given to the attacker, too
+
+    @property
+    def views(self) -> tuple[ViewRole, ...]:
+        """The roles whose views the attacker is given."""
+        return (self.role,) if self.beside is None else (self.role, self.beside)
 
 
 def measured(value: Interval, placebo: float | None) -> dict[str, float | None]:

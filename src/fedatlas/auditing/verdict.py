@@ -38,29 +38,35 @@ class TriedAttack(NamedTuple):
     low: float | None  # 95% interval of the leak
     high: float | None
     beyond: float = 0.0  # how far from 0 the placebo lies by chance in 95% of draws
+    others: int = 0  # what a single target is compared with, in place of an interval over targets
+
+    @property
+    def draws(self) -> int:
+        """Values from which the interval of the leak was made."""
+        return self.others or self.targets
 
     @property
     def error(self) -> float | None:
         """Standard error of the leak where there is none; None if so few targets show nothing."""
-        if self.leak is None or self.low is None or self.high is None or self.targets < 2:
+        if self.leak is None or self.low is None or self.high is None or self.draws < 2:
             return None
         half = max((self.high - self.low) / 2, self.beyond)
-        return half / float(norm.ppf(TWO_SIDED)) * math.sqrt(self.targets / (self.targets - 1))
+        return half / float(norm.ppf(TWO_SIDED)) * math.sqrt(self.draws / (self.draws - 1))
 
     @property
     def p(self) -> float:
-        """Chance of such a leak where there is none, by Student's t over the targets."""
+        """Chance of such a leak where there is none, by Student's t over the targets, or over what a single one is compared with."""
         if self.error is None or self.leak is None:
             return 1.0
         if not self.error:
             return 0.0 if self.leak > 0 else 1.0
-        return float(t.sf(self.leak / self.error, self.targets - 1))
+        return float(t.sf(self.leak / self.error, self.draws - 1))
 
     def smallest(self, attacks: int) -> float | None:
         """Return the smallest leak that would have been seen with 80% chance among so many attacks; None if there is none."""
         if self.error is None:
             return None
-        free = self.targets - 1
+        free = self.draws - 1
         least = float(t.isf(ERROR / attacks, free) + t.ppf(POWER, free)) * self.error
         return None if self.figure == AUC and (self.placebo or 0.0) + least > 1 else least
 
@@ -188,4 +194,4 @@ def tried_of(record: Mapping[str, Any], leak: str, figure: str) -> TriedAttack:
         metric.get("value"),
         metric.get("placebo"),
     )
-    return TriedAttack(*known, value, low, high, found.get("beyond") or 0.0)
+    return TriedAttack(*known, value, low, high, found.get("beyond") or 0.0, int(found.get("others") or 0))

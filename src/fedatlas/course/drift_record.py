@@ -34,6 +34,8 @@ def summary(setup: Setup, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def seen(setup: Setup, rows: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
     """Map each figure that the server has of a round to its values, larger being better: the guard's score, the clients' mean loss."""
+    if setup.algorithm.serverless:
+        return {}
     guard = setup.config.guard
     lower = guard is not None and METRICS[guard.metric or METRIC[setup.dataset.task]].lower_is_better
     signed = {"score": -1.0 if lower else 1.0, "train_loss": -1.0}

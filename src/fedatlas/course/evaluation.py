@@ -73,7 +73,7 @@ class Evaluator:
     def trivial(self) -> Trivial:
         """The constant model."""
         if self._trivial is None:
-            self._trivial = trivial_of(self.setup, self.rows)
+            self._trivial = trivial_of(self.setup, self.rows, self.now)
         return self._trivial
 
     def scores(self, model: Model, rows: Rows) -> Scores:
@@ -85,6 +85,8 @@ class Evaluator:
     def at(self, number: int) -> None:
         """Judge on the rows as they are in a round from now on: ``[drift]`` changes test rows and clients' own."""
         before, self.now = self.now, self.setup.rows.in_round(number)
+        if self.now is not before:
+            self._trivial = None
         if self.now.dataset is not before.dataset:
             self.rows = self.now.common("test")
 

@@ -19,7 +19,7 @@ from fedatlas.errors import DiskError
 from fedatlas.federation.link import Observer, Request
 from fedatlas.federation.sealing import sealed, told
 from fedatlas.model import Model
-from fedatlas.record.observed import Recording, ViewFrame
+from fedatlas.record.observed import Recording, RoleView, ViewFrame
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.views import seconds_questions, views_of
 from fedatlas.wire import codec
@@ -36,6 +36,7 @@ class Recorder(Observer):
         self.second = seconds_questions(setup.checked.mechanisms)
         self.notices: list[str] = []  # for people, until read
         self._heard: dict[int, tuple[Request, bytearray]] = {}  # updates of an ask whose receivers are not yet known
+        self._successors = {one: set[int]() for one in recording.roles if one.kind == "successor"}
 
     @property
     def on(self) -> bool:
@@ -62,6 +63,14 @@ class Recorder(Observer):
         if self.recording.stopped is None:
             self._guarded(self.recording.keep, 0)
 
+    def resume(self, number: int) -> None:
+        """Continue after round ``number``; the views say who has come after whom until then."""
+        self.recording.resume(number)
+        for role, clients in self._successors.items():
+            view = RoleView(self.recording.folder.parent, role)
+            for frame in (frame for one in view.rounds for frame in view.frames(one)):
+                clients |= {frame.client} if frame.sender == role.client else set()
+
     def begin_set_up(self) -> None:
         """Begin round 0 with the exchange about columns and target that has already taken place."""
         self.recording.resume(-1)
@@ -87,6 +96,8 @@ class Recorder(Observer):
         if by is None:
             self._write(frame._replace(bytes=codec.size(message), body={"message": message}))
         elif by != k:
+            for role, clients in self._successors.items():
+                clients |= {k} if role.client == by else set()
             body = {"message": message}
             self._write(frame._replace(direction="peer", sender=by, bytes=codec.size(message), body=body))
         beside, counted = dict[str, Any](), 0
@@ -130,7 +141,11 @@ class Recorder(Observer):
 
     def _write(self, frame: ViewFrame) -> None:
         way, second = (frame.direction, frame.client, frame.sender), frame.what in self.second
-        roles = [one for one in self.recording.roles if one.sees(*way, second=second)]
+        roles = [
+            one
+            for one in self.recording.roles
+            if one.sees(*way, second=second, successors=self._successors.get(one, ()))
+        ]
         if not roles or not self.on:
             return
         data, number = codec.encode(frame.plain()), frame.ask[1]

@@ -200,7 +200,7 @@ class Simulation:
         if self.guard:
             self.guard.restore(restored.extra[GUARD])
         if self.recorder:
-            self.recorder.recording.resume(restored.run.round)
+            self.recorder.resume(restored.run.round)
         folder = self.keeper.folder
         self.news += [f"{name} {LOST}" for name in restore_derived(self.setup, folder)]
         kept = folder.config()

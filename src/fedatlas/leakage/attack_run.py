@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
-from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.cells import read_as
@@ -125,7 +124,8 @@ def check_attack(made: ViewAttack, config: ExperimentConfig, run: RunFolder) -> 
     """Raise ConfigError if the attack would be meaningless for such a run."""
     check_kind_of_role(made, "attack.role")
     if made.rounds is not None:
-        RoleView(run.path, made.role)  # refuses a view that was not recorded
+        for role in made.views:
+            RoleView(run.path, role)  # refuses a view that was not recorded
     if why := made.refuses_run(config, list(rows_held(run).values())):
         raise ConfigError(why)
 
@@ -153,7 +153,7 @@ def ensure_attack(
     """Run ``config`` (by ``run``) recording the view of the attack's role, and attack it; return the record. Finished work is kept."""
     made = make_attack(config, name, parameters)
     if not (folder / CONFIG).exists():
-        run(with_view(config, made.role), folder)
+        run(with_views(config, made), folder)
     written = folder / ATTACKED / name / ATTACK
     if written.exists():
         found: AttackRecord = json.loads(written.read_text(encoding="utf-8"))
@@ -162,8 +162,9 @@ def ensure_attack(
     return attack_view(folder, name, parameters)
 
 
-def with_view(config: ExperimentConfig, role: ViewRole) -> ExperimentConfig:
-    """Return the experiment with the role's view of the set-up and the first two rounds recorded."""
-    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, 2]}
-    roles = [*kept["roles"], *([] if str(role) in kept["roles"] else [str(role)])]
-    return parse({**config.plain(), "observe": {**kept, "roles": roles}})
+def with_views(config: ExperimentConfig, made: ViewAttack) -> ExperimentConfig:
+    """Return the experiment with the attack's views recorded: of all rounds if it needs them, else of the set-up and the first two."""
+    rounds = [0, 2] if made.rounds is None or made.rounds[1] else [0, 0]
+    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": rounds}
+    roles = dict.fromkeys([*kept["roles"], *map(str, made.views)])
+    return parse({**config.plain(), "observe": {**kept, "roles": [*roles]}})

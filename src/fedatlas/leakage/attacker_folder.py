@@ -3,7 +3,7 @@
     order.json           name, role, keys of the attack, seed
     config.toml          the experiment: declared knowledge (network, local work, mechanisms, their keys)
     preprocess.json      the form of rows
-    observed/            the view of this role only
+    observed/            the view of this role only, and of one that colludes with it
     model.safetensors    the final model, for an attack that needs no view
     told.json            further knowledge named in the declaration, such as labels
     shadows/             what an earlier attack of the same name made of its shadow models
@@ -88,15 +88,16 @@ def drawn_files(run: Path, attack: ViewAttack) -> list[Path]:
 
 
 def _link_view(run: Path, attack: ViewAttack, folder: Path) -> None:
-    """Link the files of one role, and write its part of the index."""
-    view = observed.RoleView(run, attack.role)
-    index = {"format": observed.FORMAT, "roles": {str(attack.role): dict(view.files)}, "stopped": None}
+    """Link the files of the attack's roles, and write their part of the index."""
+    views = [observed.RoleView(run, role) for role in attack.views]
+    files = {str(view.role): dict(view.files) for view in views}
     here = folder / observed.FOLDER
-    (here / attack.role.folder).mkdir(parents=True)
-    write_json(here / observed.INDEX, index)
-    for name in view.files:
-        view.read(name)  # complete, or refused by name
-        _link(run / observed.FOLDER / attack.role.folder / name, here / attack.role.folder / name)
+    for view in views:
+        (here / view.role.folder).mkdir(parents=True)
+        for name in view.files:
+            view.read(name)  # complete, or refused by name
+            _link(run / observed.FOLDER / view.role.folder / name, here / view.role.folder / name)
+    write_json(here / observed.INDEX, {"format": observed.FORMAT, "roles": files, "stopped": None})
 
 
 def _link(there: Path, here: Path) -> None:

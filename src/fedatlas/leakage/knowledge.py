@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from fedatlas.attacks.view_attack import Knowledge, ViewAttack
+from fedatlas.attacks.view_attack import Knowledge, ViewAttack, ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
+from fedatlas.leakage.handed_models import newest_handed
 from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
@@ -61,13 +62,19 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         classes=len(done.class_names),
         network=network,
         box=lambda: pixel_range(done, config.data.name),
-        gradients=lambda targets: read_gradients(RoleView(folder, attack.role), config, targets),
+        gradients=lambda targets: gradients_of(folder, attack, config, targets),
         model=lambda: newest_model(folder, attack),
         arrays=RunFolder(folder).arrays,
         told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},
         shape=() if done.kind == "tokens" else tuple(done.shape),
         keep=RunFolder(folder).save_arrays,
     )
+
+
+def gradients_of(folder: Path, attack: ViewAttack, config: ExperimentConfig, targets: int) -> ViewGradients:
+    """Return the gradients in the views of the attack's roles."""
+    beside = None if attack.beside is None else RoleView(folder, attack.beside)
+    return read_gradients(RoleView(folder, attack.role), config, targets, beside)
 
 
 def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:
@@ -78,6 +85,8 @@ def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:
         found: dict[str, Tensor] = load_file(folder / file_of("model"))
         return found
     view = RoleView(folder, attack.role)
+    if view.role.kind == "successor":
+        return newest_handed(view)
     for number in reversed(view.rounds):
         for frame in view.frames(number):
             message: Mapping[str, Any] = frame.body.get("message", {})

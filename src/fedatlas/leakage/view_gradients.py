@@ -1,7 +1,8 @@
 """From a view of the first round to the gradients that it reveals (A8, A10).
 
 A server sees each update: ``(w - w_k) / lr`` is the gradient of the single row of client k. A masked update consists of ring elements,
-which are read as if there were no mask. A client or an outsider sees two global models, whose difference gives the mean gradient.
+which are read as if there were no mask. A client or an outsider sees two global models, whose difference gives the mean gradient. A
+successor in a chain sees one client's model, and takes another for the one that it began with (`handed_models`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from fedatlas.attacks.view_attack import ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
-from fedatlas.federation.closed_models import is_closed
+from fedatlas.leakage.handed_models import last_received, plain_model, truly_begun
 from fedatlas.privacy.mechanisms import made
 from fedatlas.record.observed import RoleView, ViewFrame
 from fedatlas.setup.resolution import make_algorithm
@@ -28,8 +29,17 @@ HIDDEN = ("masked", "share")  # of an update whose words are under masks, or are
 ROUND = 1  # the round whose gradients are taken at the initial model
 
 
-def read_gradients(view: RoleView, config: ExperimentConfig, targets: int) -> ViewGradients:
-    """Return the gradients of the first round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none."""
+def read_gradients(
+    view: RoleView, config: ExperimentConfig, targets: int, beside: RoleView | None = None
+) -> ViewGradients:
+    """Return the gradients of the first round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none.
+
+    Of a successor: the gradient behind the first model that its view can compare with an earlier one; ``beside``: its predecessor's view.
+    """
+    if view.role.kind == "successor":
+        hop = last_received(view) if beside is None else truly_begun(view, beside)
+        change = _gradient(hop.before, hop.after, hop.lr or config.local.lr, config)
+        return ViewGradients((hop.client,), stack([change]), hop.before, hop.buffers)
     if view.role.kind == "server":
         return _of_updates(list(view.frames(ROUND)), config, targets)
     outside = view.role.kind == "outsider"  # it sees what a round made, a client what a round begins with
@@ -44,9 +54,7 @@ def _told(view: RoleView, number: int) -> Tree:
     for frame in view.frames(number):
         body = frame.body.get("message", frame.body)
         if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
-            if is_closed(body["model"]):
-                raise ConfigError(f"the view of '{view.role}' holds encrypted models: only plain ones can be attacked.")
-            return Tree(body["model"])
+            return plain_model(view, body["model"])
     raise ConfigError(
         f"the view of '{view.role}' holds no model of round {number}: a client must be asked in rounds {ROUND} and {ROUND + 1}; "
         "set fraction = 1.0 under [cohort] and rounds = 2."

@@ -117,6 +117,18 @@ RICH: Row = {
 }
 """The same, with rows held out for the attacker."""
 
+CHAINED: Row = {
+    **ONE_ROW,
+    "rounds": 6,
+    "data": {"name": "digits", "limit": 100},
+    "partition": {"name": "iid", "clients": 100},
+    "cohort": {"fraction": 1.0},
+}
+"""Enough clients with one row each that a single target can be compared with others, and rounds in which each hands its model on."""
+MANY_ROWS: Row = {**FEW_ROWS, "partition": {"name": "iid", "clients": 4}, "data": {"name": "digits"}}
+"""Clients whose own rows suffice for a game of membership."""
+SUCCESSOR = "successor:0"
+
 
 class ViewCells(NamedTuple):
     """The cells of an attack on a view."""
@@ -126,19 +138,27 @@ class ViewCells(NamedTuple):
     figure: str
     shape: str = ".3f"  # of a figure in text
     unit: str = ""
-    outside: bool = False  # whether the observer is always an outsider
+    observer: str = ""  # role of the observer; "": the server, or an outsider where the server is trusted
+    attack: str = ""  # name of the attack, if it is not that of the cells
     settled: bool = False  # whether the constants of pictures are set without rows
 
 
 PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", shape=".1f", unit=" dB", settled=True)
+HANDED = partial(PSNR, tables=CHAINED, observer=SUCCESSOR)
 VIEWS: Mapping[str, ViewCells] = {
     "inverting_gradients": PSNR({"iterations": 300, "targets": 16}),
     "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "idlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
-    "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
+    "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", observer="outsider"),
     "label_inference": ViewCells({}, UNLIKE, "share of rows counted rightly above the placebo's", settled=True),
     "property": ViewCells({}, RICH, "AUC above the placebo's", settled=True),
+    "inverting_gradients_handed_on": HANDED({"iterations": 300}, attack="inverting_gradients"),
+    "inverting_gradients_received_before": HANDED({"iterations": 300, "start": "last"}, attack="inverting_gradients"),
+    "membership_handed_on": ViewCells(
+        {}, MANY_ROWS, "AUC above the placebo's", observer=SUCCESSOR, attack="membership"
+    ),
 }
+"""Those of a successor in a chain: with the true start, and with the model that it received before."""
 
 NOTES = (
     "Digits, 20 clients alike, a fifth of them hostile; of FedSeq's ten superclients of two, whole ones.",
@@ -152,6 +172,8 @@ NOTES = (
     "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
     "AUC is, as of property, and of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
+    "A successor has the model that client 0 handed on in a chain, and the one that client 0 began with (handed_on), or the one that it",
+    "received itself before (received_before). Its membership is that of client 0's rows.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
 
@@ -244,8 +266,8 @@ def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Matri
     """Return a cell of a view. A trusted server sees everything, so in that case the observer is an outsider."""
     how = VIEWS[attack]
     tables = {**how.tables, "algorithm": dict(LEAST[algorithm]), **defending}
-    if how.outside:
-        return MatrixCell(algorithm, attack, defence, tables, "outsider")
+    if how.observer:
+        return MatrixCell(algorithm, attack, defence, tables, how.observer)
     if "epsilon" in MECHANISMS.get(defence, {}):
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
     trusted = defence in MECHANISMS and made(defence).trust == "server"
@@ -321,7 +343,7 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
     keys = {"role": cell.role, **how.keys}
-    made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
+    made = ensure_attack(parse({**tables, "seed": seed}), folder, how.attack or cell.attack, keys, seen)
     (leak,) = made["leaks"].values()
     value, low, high = leak["value"], leak["low"], leak["high"]
     text = text_of(cell, value, low, high, sign="+")

@@ -24,6 +24,7 @@ from fedatlas.published.drawing import draw, plain, points
 from fedatlas.published.gates import Gate, GateVerdict, Part, PartRuns, Runs, Target
 from fedatlas.published.results import page, read_records, results_page, show
 from fedatlas.published.t1_blog import blog
+from fedatlas.published.t2_drift import drift_recovery
 from fedatlas.published.t2_istat import istat_strategies
 from fedatlas.published.t3_encryption import istat_encryption
 from fedatlas.published.t4_fedseq_shakespeare import fedseq_shakespeare
@@ -50,6 +51,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "blog": blog,
     "istat-strategies": istat_strategies,
     "istat-encryption": istat_encryption,
+    "drift": drift_recovery,
     "fedseq-cifar10": fedseq_cifar10,
     "fedseq-shakespeare": fedseq_shakespeare,
     "fedseq-grouping": fedseq_grouping,

@@ -47,6 +47,12 @@ class PartlyDrifted(PartyRows):
             return join(self(k) for k in range(len(self.partition.clients)))
         return self._of(party)(party)
 
+    def targets(self) -> tuple[Tensor, Tensor | None]:
+        """Return stored targets and weights of all rows that clients train on, each client's as they are in its world."""
+        each = [self._of(k).dataset.train.take(rows) for k, rows in enumerate(self.partition.clients)]
+        weights = [one.weight for one in each if one.weight is not None]
+        return torch.cat([one.y for one in each]), torch.cat(weights) if weights else None
+
     def kept(self, party: int, name: str) -> Rows:
         """Return a client's rows kept out of training, changed if its others are."""
         return self._of(party).kept(party, name)
@@ -92,6 +98,10 @@ def worlds(rows: PartyRows, how: DriftConfig) -> tuple[PartyRows, PartyRows]:
     def world(dataset: Dataset, partition: Partition) -> PartyRows:
         return PartyRows(dataset, partition, seed, rows.dtype)
 
+    if d.task == "tokens":
+        raise ConfigError(
+            f"[drift]: '{d.name}' is text without classes, which no kind of [drift] changes: remove the table."
+        )
     if how.kind == "feature":
         return rows, world(turned(d, seed, rows.dtype), rows.partition)
     if d.task != "classes":

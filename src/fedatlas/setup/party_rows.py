@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedatlas.algorithm import SERVER, UNION
 from fedatlas.data.batches import Rows
@@ -97,6 +98,11 @@ class PartyRows:
     def kept(self, party: int, name: str) -> Rows:
         """Return a client's rows kept out of training for ``name``; their feature noise is drawn separately."""
         return self._seen(party, self.partition.kept[name][party], name)
+
+    def targets(self) -> tuple[Tensor, Tensor | None]:
+        """Return stored targets and weights of all rows that clients train on."""
+        rows = self.dataset.train.take(np.sort(np.concatenate(self.partition.clients)))
+        return rows.y, rows.weight
 
     def in_round(self, number: int) -> PartyRows:  # noqa: ARG002
         """Return the source of rows in a round: another one from some round on under ``[drift]`` (`DriftingRows`)."""

@@ -17,6 +17,7 @@ from fedatlas.data.batches import Rows
 from fedatlas.metrics.metric import Constant, Metric, chosen, constant_class, constant_number, fitting, positive_class
 from fedatlas.metrics.quality import Floats
 from fedatlas.setup.assembly import Setup
+from fedatlas.setup.party_rows import PartyRows
 
 
 class Trivial(NamedTuple):
@@ -45,13 +46,16 @@ def class_rows(setup: Setup) -> list[float] | None:
     if setup.dataset.task != "classes":
         return None
     if not setup.partition.counted:
-        return [*map(float, _weights(_training(setup)[0], None, setup.dataset.classes))]
+        return [*map(float, _weights(setup.rows.targets()[0], None, setup.dataset.classes))]
     told = setup.held.class_counts
     return None if told is None else told.tolist()
 
 
-def trivial_of(setup: Setup, judged: Rows) -> Trivial:
-    """Return the constant model: the most frequent class or label, or the mean. ``judged``: the test rows."""
+def trivial_of(setup: Setup, judged: Rows, rows: PartyRows) -> Trivial:
+    """Return the constant model: the most frequent class or label, or the mean.
+
+    ``judged``: the test rows; ``rows``: the source of the clients' rows, which ``[drift]`` changes.
+    """
     d, told = setup.dataset, class_rows(setup) if setup.partition.counted else None
     if told is not None:
         return Trivial(constant_class(np.array(told)), "training rows")
@@ -61,18 +65,12 @@ def trivial_of(setup: Setup, judged: Rows) -> Trivial:
             "test rows",
         )
     else:
-        (y, weight), source = _training(setup), "training rows"
+        (y, weight), source = rows.targets(), "training rows"
     if d.task != "numbers":
         skip = (d.ignore, *d.uncounted) if d.task == "tokens" else d.uncounted
         return Trivial(constant_class(_weights(y, weight, d.classes, skip)), source)
     w = None if weight is None else weight.double().numpy()
     return Trivial(constant_number(y.double().reshape(-1).numpy(), w), source)
-
-
-def _training(setup: Setup) -> tuple[Tensor, Tensor | None]:
-    """Return targets and weights of the rows that clients train on."""
-    rows = setup.dataset.train.take(np.sort(np.concatenate(setup.partition.clients)))
-    return rows.y, rows.weight
 
 
 def _weights(y: Tensor, weight: Tensor | None, classes: int, skip: tuple[int, ...] = ()) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.attacks import VIEW_ATTACKS
-from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks.roles import OF_A_CHAIN, ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.observe import ObserveConfig
@@ -53,7 +53,12 @@ def view_attacks_of(config: ExperimentConfig) -> dict[str, ViewAttack]:
 
 def views_of(config: ExperimentConfig) -> ObserveConfig | None:
     """Return the views to record: those that ``[observe]`` names, and those that declared attacks need."""
-    needed = [(str(made.role), made.rounds) for made in view_attacks_of(config).values() if made.rounds is not None]
+    needed = [
+        (str(role), made.rounds)
+        for made in view_attacks_of(config).values()
+        if made.rounds is not None
+        for role in made.views
+    ]
     given = config.observe
     if not needed:
         return given
@@ -110,7 +115,7 @@ def check_role(role: ViewRole, where: str, config: ExperimentConfig, algorithm: 
         raise ConfigError(f"{where} = '{role}': only one server takes part in this experiment; name 'server'.")
     if role.kind == "server" and algorithm.serverless:
         raise ConfigError(f"{where} = '{role}': no server takes part in '{algorithm.name}'; name a client.")
-    if role.kind == "successor" and algorithm.groups is None:
+    if role.kind in OF_A_CHAIN and algorithm.groups is None:
         raise ConfigError(
             f"{where} = '{role}': '{algorithm.name}' passes no model from client to client; use 'fedseq'."
         )
