@@ -19,7 +19,7 @@ from fedatlas.grammar import Form
 from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
-from fedatlas.registry import Count, arguments, keywords
+from fedatlas.registry import arguments, keywords
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import usual_size
 
