@@ -12,7 +12,7 @@ MIN_CELL = 10  # rows; the threshold that output checkers of research environmen
 
 
 def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:
-    """Yield every count of rows on the page: by party, by class, and of the rows that judged the model."""
+    """Yield every count of rows on the page: by party, by class, and of the rows that judged the model and its versions."""
     names, facts = summary.get("class_names") or (), summary.get("partition_facts") or {}
     for party in parties(summary):
         yield RowCount(f"training rows of {party['name']}", int(party["train_rows"]))
@@ -24,6 +24,8 @@ def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:
             yield RowCount(f"training rows of class '{name}'", int(sum(row[c] for row in owned)))
     if rows := (summary.get("metric") or {}).get("test_rows"):
         yield RowCount("rows that judged the model", int(rows))
+    if rows := (summary.get("guard") or {}).get("rows"):
+        yield RowCount("rows of the guard", int(rows))
     confusion = (summary.get("final") or {}).get("confusion")
     if confusion and not summary.get("weighted"):
         for name, row in zip(names, confusion, strict=False):

@@ -15,6 +15,7 @@ from fedatlas.auditing.cells import parties
 from fedatlas.auditing.verdict import CONFIDENCE, ERROR, POWER, Found, RowCount, UntriedAttack, Verdict
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.reporting.blocks import Block, Code, Section, TableBlock, TermList, Text, lead, notice
+from fedatlas.reporting.guard import guard_words
 from fedatlas.reporting.page import document
 from fedatlas.reporting.privacy import WHO
 from fedatlas.wording import DASH, capital, count, csv_text, interval_text, listed, number, share
@@ -99,7 +100,8 @@ def card(run: RunFolder, summary: Mapping[str, Any], purpose: str) -> list[Block
         *((name, f"SHA-256 {digest}") for name, digest in named.items()),
     ]
     out: list[Block] = [TermList([(a if a in named else capital(a), b) for a, b in pairs if b])]
-    return [*out, *(notice(one) for one in summary.get("notices", ()))]
+    said, undone = guard_words(summary)
+    return [*out, *([Text(said)] if said else []), *(notice(one) for one in (*undone, *summary.get("notices", ())))]
 
 
 def quality(summary: Mapping[str, Any]) -> list[Block]:
