@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from fedatlas.auditing.cells import parties
+from fedatlas.auditing.cells import parties, tellable
+from fedatlas.auditing.lines_to_add import TO_ADD, joined
 from fedatlas.auditing.verdict import CONFIDENCE, ERROR, POWER, Found, RowCount, UntriedAttack, Verdict
 from fedatlas.record.run_folder import RunFolder
 from fedatlas.reporting.blocks import Block, Code, Section, TableBlock, TermList, Text, lead, notice
+from fedatlas.reporting.columns_leaks import learns_table
 from fedatlas.reporting.guard import guard_words
 from fedatlas.reporting.page import document
 from fedatlas.reporting.privacy import WHO
+from fedatlas.setup.checked import Checked
 from fedatlas.wording import DASH, capital, count, csv_text, interval_text, listed, number, share
 
 MEANING: Mapping[str, str] = {
@@ -30,9 +33,11 @@ WITHOUT_NOISE = (
     "This run had no noise, so no epsilon is stated: there is no bound on what an attack that was not tried finds."
 )
 ALONE = (
-    "No mechanism protected this run: the server, or who reads its messages, sees every client's updates. Parties that pool "
-    "what they know learn what the others sent only through the models."
+    "No mechanism protected this run. What leaves a client, as it is, to {who}: {leaves}. Parties that pool what they know learn "
+    "of the others what reached them."
 )
+HELD = "{} of the run, about fewer than {} rows, stand in its report only."
+TOGETHER = "Parties that pool what they know have what stands in all of their columns."
 LIMITS = (
     ("of the attacks", "Only those above were tried, each on one run. A stronger attacker may find more."),
     (
@@ -60,17 +65,17 @@ def render(
     verdict: Verdict,
     told: Sequence[RowCount],
     least: int,
-    purpose: str,
+    whole: Checked,
 ) -> str:
     """Return the page of an audit."""
     sections = [
         Section("verdict", "Verdict", verdict_blocks(verdict), "Verdict"),
-        Section("model", "What is to be released", card(run, summary, purpose), "Model"),
+        Section("model", "What is to be released", card(summary, whole, least), "Model"),
         Section("quality", "Quality by party", quality(summary), "Quality"),
         Section("tried", "What was tried", tried_blocks(found, verdict), "Tried"),
         Section("untried", "What was not tried", untried_blocks(found.untried), "Not tried"),
         Section("promised", "What is promised", promised(found), "Epsilon"),
-        Section("collude", "Who could collude", colluders(summary), "Colluders"),
+        Section("collude", "Who could collude", colluders(whole, summary), "Colluders"),
         Section("counts", "Small counts", counts(told, found.small, least), "Counts"),
         Section("limits", "Limits", [TermList([(capital(a), b) for a, b in LIMITS])], "Limits"),
         Section("sign", "Who decides", [TermList([(one, "____________________") for one in SIGN])], "Sign"),
@@ -86,22 +91,29 @@ def verdict_blocks(verdict: Verdict) -> list[Block]:
     ]
 
 
-def card(run: RunFolder, summary: Mapping[str, Any], purpose: str) -> list[Block]:
+def card(summary: Mapping[str, Any], whole: Checked, least: int) -> list[Block]:
     """Return the model card: purpose, data, parties, training, files by SHA-256."""
     facts, who = summary.get("data_facts") or {}, parties(summary)
-    rows = sum(one["train_rows"] for one in who)
+    rows = summary["rows"]["train"] if "rows" in summary else sum(one["train_rows"] for one in who)
+    asked = whole.config.audit
+    numbers = f", {count(summary['parameters'], 'number')}" if "parameters" in summary else ""
     named = summary.get("sha256") or {}
     pairs = [
-        ("purpose", purpose or 'not stated: write purpose = "..." under [audit], so that it can be judged'),
+        (
+            "purpose",
+            (asked and asked.purpose) or 'not stated: write purpose = "..." under [audit], so that it can be judged',
+        ),
         ("data", ". ".join(str(x) for x in (summary.get("data"), facts.get("citation"), facts.get("licence")) if x)),
         ("parties", f"{count(len(who), 'party', 'parties')} with {count(rows, 'training row')}"),
         ("learning scheme", f"{summary['algorithm']}, {count(summary['rounds'], 'round')}"),
-        ("network", f"{summary.get('model', DASH)}, {count(summary.get('parameters', 0), 'number')}"),
+        ("model" if summary.get("protected") is not None else "network", f"{summary.get('model', DASH)}{numbers}"),
         *((name, f"SHA-256 {digest}") for name, digest in named.items()),
     ]
     out: list[Block] = [TermList([(a if a in named else capital(a), b) for a, b in pairs if b])]
     said, undone = guard_words(summary)
-    return [*out, *([Text(said)] if said else []), *(notice(one) for one in (*undone, *summary.get("notices", ())))]
+    told, held = tellable(summary.get("notices", ()), least)
+    few = [HELD.format(count(held, "notice"), least)] if held else []
+    return [*out, *([Text(said)] if said else []), *(notice(one) for one in (*undone, *told, *few))]
 
 
 def quality(summary: Mapping[str, Any]) -> list[Block]:
@@ -128,6 +140,8 @@ def quality(summary: Mapping[str, Any]) -> list[Block]:
         )
         for one in parties(summary)
     ]
+    if not any(one.get("value") is not None for one in parties(summary)):
+        return [*out, Text("The run states no figure by party.")]
     head = ["Party", "Training rows", capital(name), "95% interval"]
     own = all(one.get("own_rows") for one in parties(summary))
     caption = f"{capital(name)} on {'rows of each party' if own else 'the common test rows'}"
@@ -151,13 +165,13 @@ def tried_blocks(found: Found, verdict: Verdict) -> list[Block]:
                 number(one.placebo),
                 leak,
                 number(verdict.p[place]),
-                "none: too few targets" if least is None else number(least),
+                "not known" if least is None else number(least),
             )
         )
     said = (
         f"A leak is the figure above the placebo, which learns nothing about its target. It is called seen where Holm's rule over "
         f"all {count(len(rows), 'attack')} rejects chance, {share(ERROR)} in all. The last column is the smallest leak that so many "
-        f"targets would have shown with {share(POWER)} chance."
+        f"targets would have shown with {share(POWER)} chance; it is not known where targets are too few, or show all the same."
     )
     return [Text(said), TableBlock("tried", "Attacks on the recorded views", head, rows, csv_text(head, rows))]
 
@@ -167,11 +181,8 @@ def untried_blocks(untried: Sequence[UntriedAttack]) -> list[Block]:
     if not untried:
         return [Text("Every attack of this version was tried.")]
     out: list[Block] = [TermList([(one.attack, f"{capital(one.reason).rstrip('.')}.") for one in untried])]
-    lines = list(dict.fromkeys(one.add for one in untried if one.add))
-    return [
-        *out,
-        *([Code("add", "Lines for the experiment file, before the next run", "\n\n".join(lines))] if lines else []),
-    ]
+    lines = joined(one.add for one in untried)
+    return [*out, *([Text(f"{TO_ADD}."), Code("add", "Lines to add", lines)] if lines else [])]
 
 
 def promised(found: Found) -> list[Block]:
@@ -200,14 +211,19 @@ def promised(found: Found) -> list[Block]:
     return [Text(said), TableBlock("accounts", "Stated and shown", head, rows, csv_text(head, rows))]
 
 
-def colluders(summary: Mapping[str, Any]) -> list[Block]:
-    """Return what parties learn together, by mechanism."""
+def colluders(whole: Checked, summary: Mapping[str, Any]) -> list[Block]:
+    """Return what parties learn together: by mechanism; of a scheme on columns, by role and step."""
     learns = (summary.get("privacy") or {}).get("learns") or {}
-    if not learns:
-        return [Text(ALONE)]
-    return [
+    under = [
         TermList([(f"{who}, under {name}", str(one[key])) for key, who in WHO.items()]) for name, one in learns.items()
     ]
+    if whole.columns:
+        caution = whole.of_columns().words.caution
+        return [learns_table(summary, whole.config), Text(f"{TOGETHER} {caution}".rstrip()), *under]
+    if under:
+        return [*under]
+    who = "the nodes that hear it" if whole.algorithm.serverless else "the server, and who reads its messages"
+    return [Text(ALONE.format(who=who, leaves=whole.algorithm.card.leaves))]
 
 
 def counts(told: Sequence[RowCount], small: Sequence[RowCount], least: int) -> list[Block]:
