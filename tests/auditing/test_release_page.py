@@ -12,6 +12,10 @@ import fedatlas
 from fedatlas import Experiment
 from fedatlas.auditing import NOT_TRIED, VIOLATED
 from fedatlas.auditing.cells import tellable
+from fedatlas.auditing.release_page import render
+from fedatlas.auditing.verdict import Account, Found, RowCount, TriedAttack, UntriedAttack, judge
+from fedatlas.record.run_folder import RunFolder
+from fedatlas.setup.refusals import checked
 from reports import Page
 from same_configurations import write_table
 from same_whole import DIGITS, PARTIES, TREES, write_parties
@@ -86,3 +90,29 @@ def test_canaries_beside_no_noise_have_nothing_to_contradict(tmp_path: Path) -> 
     (one,) = (one for one in done.record["not_tried"] if one["attack"] == "canaries")
     assert "nothing to contradict" in one["reason"]
     assert "nothing to contradict" in page
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_cut_off_on_a_phone_or_a_desktop(browser: Any, width: int, tmp_path: Path) -> None:
+    """Tables with long names and figures fit without scrolling, and many small counts hide no leak."""
+    path = fedatlas.run(Experiment.of(**{**DIGITS, "rounds": 1}), out=tmp_path / "run", baselines=False).path
+    run = RunFolder.open(path)
+    names = ("membership by rmia online", "inverting_gradients", "guesses at labels by draws", "label_inference")
+    tried = [
+        TriedAttack(name, "client:12", "PSNR in dB", 1000, 44.7812, 12.3456, 32.4357, 30.12, 34.57, how="looks")
+        for name in names
+    ]
+    spent = [Account("central_dp, secagg", "client", 1.9934, 1.3e-5, 3.6212, 1000, 4.4, 2.271, 8.3e-7)]
+    few = [RowCount(f"training rows of client {k}", 3) for k in range(30)]
+    found = Found(tried, [UntriedAttack("dlg", "no view", '[observe]\nroles = ["server"]')], spent, few)
+    page = tmp_path / "page.html"
+    page.write_text(render(run, run.summary(), found, judge(found), few, 10, checked(run.config())))
+    assert "And 25 more reasons, below." in page.read_text()
+    assert page.read_text().count("found more than its placebo") == len(tried)
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.goto(page.as_uri())
+    tab.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true })")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    wider = "[...document.querySelectorAll('.table')].filter((t) => t.scrollWidth > t.clientWidth).length"
+    assert tab.evaluate(wider) == 0
+    tab.close()

@@ -15,7 +15,7 @@ from fedatlas.auditing.cells import parties, tellable
 from fedatlas.auditing.lines_to_add import TO_ADD, joined
 from fedatlas.auditing.verdict import CONFIDENCE, ERROR, POWER, Found, RowCount, UntriedAttack, Verdict
 from fedatlas.record.run_folder import RunFolder
-from fedatlas.reporting.blocks import Block, Code, Section, TableBlock, TermList, Text, lead, notice
+from fedatlas.reporting.blocks import Block, Cells, Code, Section, TableBlock, TableCell, TermList, Text, lead, notice
 from fedatlas.reporting.columns_leaks import learns_table
 from fedatlas.reporting.guard import guard_words
 from fedatlas.reporting.page import document
@@ -36,6 +36,7 @@ ALONE = (
     "No mechanism protected this run. What leaves a client, as it is, to {who}: {leaves}. Parties that pool what they know learn "
     "of the others what reached them."
 )
+NAMED = 10  # most reasons that stand under the verdict
 HELD = "{} of the run, about fewer than {} rows, stand in its report only."
 TOGETHER = "Parties that pool what they know have what stands in all of their columns."
 LIMITS = (
@@ -87,7 +88,8 @@ def verdict_blocks(verdict: Verdict) -> list[Block]:
     """Return the verdict and its reasons."""
     return [
         lead(f"{capital(verdict.name)}. {MEANING[verdict.name]}"),
-        *(Text(f"{capital(one)}.") for one in verdict.reasons),
+        *(Text(f"{capital(one)}.") for one in verdict.reasons[:NAMED]),
+        *([Text(f"And {count(more, 'more reason')}, below.")] if (more := len(verdict.reasons) - NAMED) > 0 else []),
     ]
 
 
@@ -152,28 +154,29 @@ def tried_blocks(found: Found, verdict: Verdict) -> list[Block]:
     """Return the attacks with their figures, leaks, and the smallest leak that they would have shown."""
     if not found.tried:
         return [Text("Nothing was tried.")]
-    head = ["Attack", "Seen by", "Figure", "Placebo", "Leak", "p (Holm)", "Smallest leak seen"]
-    rows = []
+    head = ["Attack", "Figure", "Leak", "Smallest leak seen"]
+    names = ("attack", "role", "figure", "targets", "value", "placebo", "leak", "low", "high", "p", "smallest")
+    rows, csv = list[Cells](), []
     for place, one in enumerate(found.tried):
-        leak = f"{number(one.leak)} ({interval_text(one.low, one.high)})" if one.low is not None else number(one.leak)
-        least = one.smallest(len(found.tried))
+        least, p = one.smallest(len(found.tried)), verdict.p[place]
+        between = f"{at}; " if (at := interval_text(one.low, one.high)) else ""
         rows.append(
             (
-                f"{one.attack}, {count(one.targets, 'target')}",
-                one.role,
-                f"{one.figure} {number(one.value)}",
-                number(one.placebo),
-                leak,
-                number(verdict.p[place]),
+                TableCell(one.attack, f"by {one.role}, {count(one.targets, 'target')}"),
+                TableCell(number(one.value), f"{one.figure}; placebo {number(one.placebo)}"),
+                TableCell(number(one.leak), f"{between}p {number(p)}"),
                 "not known" if least is None else number(least),
             )
         )
+        csv.append((*one[:9], p, least))
     said = (
         f"A leak is the figure above the placebo, which learns nothing about its target. It is called seen where Holm's rule over "
-        f"all {count(len(rows), 'attack')} rejects chance, {share(ERROR)} in all. The last column is the smallest leak that so many "
-        f"targets would have shown with {share(POWER)} chance; it is not known where targets are too few, or show all the same."
+        f"all {count(len(rows), 'attack')} rejects chance (p), {share(ERROR)} in all. The last column is the smallest leak that so "
+        f"many targets would have shown with {share(POWER)} chance; it is not known where targets are too few, or show all the same."
     )
-    return [Text(said), TableBlock("tried", "Attacks on the recorded views", head, rows, csv_text(head, rows))]
+    table = TableBlock("tried", "Attacks on the recorded views", head, rows, csv_text(names, csv))
+    how = [(one.attack, f"It {one.how}.") for one in found.tried if one.how]
+    return [Text(said), table, *([TermList(list(dict.fromkeys(how)))] if how else [])]
 
 
 def untried_blocks(untried: Sequence[UntriedAttack]) -> list[Block]:
@@ -189,26 +192,27 @@ def promised(found: Found) -> list[Block]:
     """Return each stated epsilon beside its lower bound."""
     if not found.accounts:
         return [Text(WITHOUT_NOISE)]
-    head = ["Mechanism", "Unit", "Epsilon", "Delta", "Lower bound", "compared with", "Canaries"]
-    rows = [
-        (
-            one.mechanism,
-            one.unit,
-            number(one.epsilon),
-            number(one.delta),
-            "not measured" if one.empirical_epsilon is None else number(one.empirical_epsilon),
-            DASH
-            if one.compared_epsilon is None
-            else f"{number(one.compared_epsilon)} at delta {number(one.compared_delta)}",
-            count(one.canaries),
+    head = ["Mechanism", "Epsilon", "Lower bound", "Compared with"]
+    names = ("mechanism", "unit", "epsilon", "delta", "lower_bound", "canaries", "compared_epsilon", "compared_delta")
+    rows, csv = list[Cells](), []
+    for one in found.accounts:
+        bound, against = one.empirical_epsilon, one.compared_epsilon
+        rows.append(
+            (
+                TableCell(one.mechanism, f"per {one.unit}"),
+                TableCell(number(one.epsilon), f"delta {number(one.delta)}"),
+                "not measured"
+                if bound is None
+                else TableCell(number(bound), count(one.canaries, "canary", "canaries")),
+                DASH if against is None else TableCell(number(against), f"at delta {number(one.compared_delta)}"),
+            )
         )
-        for one in found.accounts
-    ]
+        csv.append((*one[:5], one.canaries, against, one.compared_delta))
     said = (
         f"Epsilon is what the ledger states. The lower bound is what canaries of this run show, with {CONFIDENCE:.2%} confidence: "
         "above epsilon it would prove the statement wrong; below, it proves nothing."
     )
-    return [Text(said), TableBlock("accounts", "Stated and shown", head, rows, csv_text(head, rows))]
+    return [Text(said), TableBlock("accounts", "Stated and shown", head, rows, csv_text(names, csv))]
 
 
 def colluders(whole: Checked, summary: Mapping[str, Any]) -> list[Block]:

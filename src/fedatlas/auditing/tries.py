@@ -137,7 +137,7 @@ def label_guesses(summary: Mapping[str, Any]) -> Iterator[TriedAttack]:
         for rule, auc in rules.items():
             leak = auc - 0.5
             yield TriedAttack(
-                f"{RULE}, {found['rules'][rule]}",
+                f"{RULE} by {rule}",
                 party,
                 "AUC",
                 few + many,
@@ -146,4 +146,5 @@ def label_guesses(summary: Mapping[str, Any]) -> Iterator[TriedAttack]:
                 leak,
                 leak - beyond,
                 leak + beyond,
+                how=found["rules"][rule],
             )

@@ -39,6 +39,7 @@ class TriedAttack(NamedTuple):
     low: float | None  # 95% interval of the leak
     high: float | None
     beyond: float = 0.0  # how far from 0 the placebo lies by chance in 95% of draws
+    how: str = ""  # how it is done, where its name does not tell it: after "it"
 
     @property
     def error(self) -> float | None:
@@ -168,7 +169,8 @@ def judge(found: Found) -> Verdict:
         ],
     }
     name = next((one for one in ORDER[:3] if reasons[one]), NOT_TRIED)
-    worse = [*reasons[VIOLATED], *reasons[LEAK_SEEN]]
+    few = reasons[VIOLATED][len(broken) :]
+    worse = [*reasons[VIOLATED][: len(broken)], *reasons[LEAK_SEEN], *few]
     return Verdict(name, worse or reasons[name], ps)
 
 
