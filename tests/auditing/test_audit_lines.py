@@ -13,6 +13,7 @@ from fedatlas.auditing.lines_to_add import joined as as_text
 from fedatlas.auditing.lines_to_add import merged, of_game, of_view, offered, refusal
 from fedatlas.auditing.verdict import UntriedAttack
 from fedatlas.config import parse
+from fedatlas.files import OWN_FILES
 from fedatlas.setup.assembly import share_out
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
@@ -60,6 +61,13 @@ def test_lines_that_the_file_has_are_left_out() -> None:
     whole = whole_of(**of_algorithm("fedavg"), evaluation={"clients": 0.3})
     (one,) = (one for one in untried(whole) if one.attack == "membership")
     assert one.add == '[[attack]]\nname = "membership"'
+
+
+def test_a_deployed_run_is_offered_no_lines() -> None:
+    """Its nodes record no views, and nobody draws a game among their rows."""
+    file = {"name": "file", "path": OWN_FILES, "label": "y", "test": "own"}
+    whole = whole_of(**of_algorithm("fedavg", {"data": None}), data=file)
+    assert not [one for one in offered(untried(whole), whole) if one.add or "between real parties" not in one.reason]
 
 
 @pytest.mark.parametrize("name", ["secagg", "paillier"])

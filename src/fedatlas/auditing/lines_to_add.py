@@ -10,11 +10,15 @@ from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.auditing.verdict import UntriedAttack
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
+from fedatlas.files import OWN_FILES
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 
 TO_ADD = "To have them tried, add to the experiment file before the next run (keys of a table that it has go into that table)"
 NO_VIEW = "no role's view of this run was recorded"
+BETWEEN_PARTIES = (
+    "between real parties no view is recorded and no game is drawn: try it in a simulation on rows like theirs"
+)
 NOT_DRAWN = "{} was not drawn before round 1"
 HELD_OUT = "[evaluation]\nclients = 0.5"
 GAME = '[[attack]]\nname = "{}"'
@@ -59,6 +63,8 @@ def joined(lines: Iterable[str]) -> str:
 
 def refusal(lines: str, whole: Checked) -> str:
     """Return why an experiment with these lines would be refused before its data are read; "" if it would not."""
+    if whole.config.data.options().get("path") == OWN_FILES:
+        return BETWEEN_PARTIES
     try:
         checked(parse(merged(whole.config.plain(), tomllib.loads(lines))), whole.module)
     except ConfigError as error:
