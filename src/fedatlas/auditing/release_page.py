@@ -176,7 +176,8 @@ def tried_blocks(found: Found, verdict: Verdict) -> list[Block]:
     )
     table = TableBlock("tried", "Attacks on the recorded views", head, rows, csv_text(names, csv))
     how = [(one.attack, f"It {one.how}.") for one in found.tried if one.how]
-    return [Text(said), table, *([TermList(list(dict.fromkeys(how)))] if how else [])]
+    terms: list[Block] = [TermList(list(dict.fromkeys(how)))] if how else []
+    return [Text(said), table, *terms]
 
 
 def untried_blocks(untried: Sequence[UntriedAttack]) -> list[Block]:
@@ -185,7 +186,8 @@ def untried_blocks(untried: Sequence[UntriedAttack]) -> list[Block]:
         return [Text("Every attack of this version was tried.")]
     out: list[Block] = [TermList([(one.attack, f"{capital(one.reason).rstrip('.')}.") for one in untried])]
     lines = joined(one.add for one in untried)
-    return [*out, *([Text(f"{TO_ADD}."), Code("add", "Lines to add", lines)] if lines else [])]
+    more: list[Block] = [Text(f"{TO_ADD}."), Code("add", "Lines to add", lines)] if lines else []
+    return [*out, *more]
 
 
 def promised(found: Found) -> list[Block]:
