@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedatlas import machine
-from fedatlas.aggregation import REDUCERS, RULES
+from fedatlas.aggregation import PRE, REDUCERS, RULES, before
+from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
 from fedatlas.attacks.poisoning import POISONING
@@ -49,6 +50,7 @@ COLUMNS = (
     "aim",
     "found",
     "place",
+    "written",
     "summary",
     "rows",
     "clients",
@@ -172,14 +174,18 @@ def threat_model(name: str, builder: Builder) -> dict[str, str]:
 
 
 def rules() -> Listing:
-    """List the rules of ``[aggregation]`` with parameters, the changes each needs, and the algorithms it serves."""
-    return rows_of(RULES, rule)
+    """List the rules of ``[aggregation]``, and what its key ``pre`` puts before a rule: needs, and the algorithms served."""
+    after = {name: before(name, RULES["mean"]()) for name in PRE}
+    return [
+        *rows_of(RULES, lambda name, builder: rule(f'name = "{name}"', builder())),
+        *rows_of(PRE, lambda name, builder: rule(f'pre = "{name}"', after[name])),
+    ]
 
 
-def rule(name: str, builder: Builder) -> PlainValues:
-    """Return how many changes a rule needs, whether it uses weights, and the algorithms that it serves."""
-    made = builder()
+def rule(written: str, made: Rule) -> PlainValues:
+    """Return how a rule is written, how many changes it needs, whether it uses weights, and the algorithms that it serves."""
     return {
+        "written": written,
         **({"needs": made.needs} if made.needs else {}),
         "looks_at_weights": made.weighted,
         "goes_with": ", ".join(other for other, build in ALGORITHMS.items() if not no_rule(made, build())),

@@ -70,7 +70,7 @@ def test_mixed_vectors_are_what_their_matrix_says(pre: str) -> None:
     """Rows, inner products, lengths, distances and sums, each by its own shorter way, as of vectors that are held."""
     rows = torch.randn(9, 9_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     changes = held(rows.tolist(), seed=5)
-    lazy = Mixed(changes, PRE[pre](2)(changes, 2))
+    lazy = Mixed(changes, PRE[pre]()(changes, 2))
     plain = torch.cat(list(lazy.blocks()), dim=1)
     assert len(lazy) == len(plain)
     assert torch.allclose(torch.stack([lazy.row(i) for i in range(len(lazy))]), plain)

@@ -59,6 +59,25 @@ def test_the_verdict_is_the_worst_of_four(found: Found, name: str) -> None:
     assert verdict.reasons
 
 
+def test_a_violation_hides_no_leak() -> None:
+    told = judge(Found([SEEN], [UNTRIED], [BROKEN], [RowCount("rows of a", 9)])).reasons
+    assert [
+        word for word in ("lower bound", "rows of a", "found more than its placebo") if any(word in one for one in told)
+    ] == [
+        "lower bound",
+        "rows of a",
+        "found more than its placebo",
+    ]
+
+
+@pytest.mark.parametrize(("leak", "name"), [(0.0, NOT_TRIED), (1e-16, NOT_TRIED), (0.5, LEAK_SEEN)])
+def test_targets_that_all_show_the_same_have_no_power_to_state(leak: float, name: str) -> None:
+    """Rounding is no leak, and a spread of nothing does not mean that any leak would have been seen."""
+    one = tried(leak, 1e-17)
+    assert judge(Found([one], [], [], [])).name == name
+    assert one.smallest(1) is None
+
+
 def test_a_bound_is_compared_with_epsilon_at_its_own_delta() -> None:
     """Epsilon at a smaller delta is larger: a bound between the two contradicts nothing."""
     assert not BROKEN._replace(empirical_epsilon=1.2).broken

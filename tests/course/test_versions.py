@@ -18,7 +18,7 @@ from fedatlas.engine.pool import can_fork
 from fedatlas.federation.client_states import PartyState
 from fedatlas.federation.link import Observer, Request
 from fedatlas.privacy import ledger
-from fedatlas.record.checkpoint import Checkpoints
+from fedatlas.record.checkpoint import Checkpoints, rollbacks_of
 from fedatlas.record.run_folder import AUDIT, RELEASE, RunFolder
 from fedatlas.wire import codec
 from test_guard import POISON, SMALL, rows_of, run, tables
@@ -75,6 +75,12 @@ def test_a_rollback_restores_server_and_clients_and_a_resume_goes_on_there(tmp_p
     listed = fedatlas.versions(path)
     assert [(one.version, one.begun_from) for one in listed] == [(0, 0), (1, 0), (2, 1), (3, 2), (4, 3), (6, 2), (7, 6)]
     assert {*before} <= {one.name for one in (path / "versions").iterdir()}, "nothing is deleted"
+    said = "The run was rolled back to version 2 at round 5: later models go on from that version."
+    assert said in (path / "report.html").read_text()
+    page = fedatlas.audit(path).page.read_text()
+    assert said in page
+    assert "The model is that of round 7." in page
+    assert "rows of the guard" in page, "the sentence on the guard tells its rows"
     fedatlas.rollback(path, 4)
     assert fedatlas.versions(path)[4].current
     assert held(path)[0] == 7
@@ -160,7 +166,14 @@ def test_after_a_rollback_at_the_end_the_summary_is_of_the_version(whole: Path):
     assert summary["final"]["accuracy"] == rows[2]["accuracy"] != rows[4]["accuracy"]
     assert summary["guard"]["version"] == 2
     fedatlas.rollback(whole, 4)
-    assert fedatlas.resume(whole).summary["final"]["accuracy"] == rows[4]["accuracy"]
+    summary = fedatlas.resume(whole).summary
+    assert summary["final"]["accuracy"] == rows[4]["accuracy"]
+    assert summary["guard"]["rollbacks"] == [[4, 2], [4, 4]]
+
+
+def test_a_checkpoint_of_an_older_version_knows_its_last_rollback():
+    assert rollbacks_of({"version": 2, "scores": [0.5], "rollback": [5, 2]}) == ((5, 2),)
+    assert rollbacks_of({"version": 2, "scores": [0.5], "rollback": None}) == ()
 
 
 def test_what_was_released_stays_released(tmp_path: Path):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from fedatlas.runs.run_key import RESULTS, described, keys, written
 from fedatlas.study.frame import rounds_to
 from fedatlas.study.heterogeneity import heterogeneity
 from fedatlas.study.levels import overridden
+from fedatlas.study.outcomes import outcome_of_longer
 from fedatlas.study.study import Study
-from fedatlas.study.table import VERSION, Table, started
+from fedatlas.study.table import VERSION, NewRun, Outcome, Table, started
 from test_study import AVG, BASE, NODES, SCHEME
 
 WILD = {"name": "wild", "set": {"local.lr": 1e30}}
@@ -161,6 +163,21 @@ def test_a_longer_run_answers_a_shorter_question(tmp_path: Path):
     cosine = overridden(BASE, [{"local.schedule": {"name": "cosine"}}])
     keys_of = {keys(described(written({**cosine, "rounds": r}, 1)).plain, {}).curve_key for r in (1, 2)}
     assert len(keys_of) == 2  # the rates of its rounds are made for its length
+
+
+def test_a_run_that_was_rolled_back_answers_only_for_the_rounds_before(tmp_path: Path):
+    """Round 4 began from version 1: a run of four rounds has another round 4."""
+    rows = [{"round": number, "loss": 1.0, "accuracy": 0.5} for number in (0, 1, 2, 4, 5)]
+    with closing(Table.open(tmp_path / "table.sqlite", write=True)) as table:
+        every = {rounds: described(written({**BASE, "rounds": rounds}, 1)).plain for rounds in (2, 4, 5)}
+        of = {rounds: keys(plain, {}) for rounds, plain in every.items()}
+        table.begin("study", {}, {}, "")
+        table.enter("study", [NewRun(*of[n], plain, "cell", {}, {}, "") for n, plain in every.items()])
+        table.finish(of[5].run_key, Outcome("done", "", rows, {"guard": {"rollbacks": [[3, 1]]}}, {"accuracy": 0.5}))
+        assert outcome_of_longer(table, of[4].run_key) is None
+        short = outcome_of_longer(table, of[2].run_key)
+        assert short is not None
+        assert [row["round"] for row in short.rows] == [0, 1, 2]
 
 
 def test_a_cell_reproduces_from_its_configuration(whole: Path, tmp_path: Path):

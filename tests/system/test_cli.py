@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedatlas
 from fedatlas import Algorithm, Experiment, catalogue, plugins, registry
-from fedatlas.aggregation import RULES
+from fedatlas.aggregation import PRE, RULES
 from fedatlas.api import run
 from fedatlas.attacks import ATTACKS
 from fedatlas.cli import app
@@ -102,7 +102,7 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
         "data": {name: source.builder for name, source in SOURCES.items()},
         "privacy": MECHANISMS,
         "attacks": ATTACKS,
-        "rules": RULES,
+        "rules": {**RULES, **PRE},
     }
     of_columns: dict[str, Any] = {
         "algorithms": {name: scheme.build for name, scheme in SCHEMES.items()},
@@ -121,6 +121,16 @@ def test_every_parameter_of_every_component_says_what_it_means(monkeypatch: pyte
         f"of its file, for {'; '.join(silent)}"
     )
     assert not twice
+
+
+@pytest.mark.parametrize("pre", PRE)
+def test_what_comes_before_a_rule_is_found_among_the_rules(pre: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the line that names it, and the algorithms of a rule without weights."""
+    assert pre in {row["name"] for row in catalogue.rows("rules")}
+    said = shown(pre, capsys)
+    assert f'written pre = "{pre}"' in said
+    assert "needs more than 2 f changes" in said
+    assert ("hwfedavg" in said) == (pre == "arc"), "the mean keeps its weights only behind shortened changes"
 
 
 def test_show_says_what_a_parameter_means_and_prints_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

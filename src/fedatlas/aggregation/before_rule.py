@@ -7,6 +7,9 @@ arc        y_i = x_i min(1, C / ||x_i||): the floor(2 f (n - f) / n) longest get
 =========  =====================================================================================  =============================
 
 Mixed changes have no weights of their own: after ``nnm`` and ``bucketing`` a rule counts all equally. Shortened ones keep theirs.
+
+f: number of a round's clients assumed hostile, which is the rule's if it has one; omitted = floor(0.2 n).
+s: changes in a bucket.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from fedatlas.aggregation.changes import Changes, Mixed
 from fedatlas.aggregation.rules import Rule, RuleResult, shares, squares
+from fedatlas.registry import Count, Whole
 from fedatlas.rng import numpy_stream
 
 BUCKET = 2  # changes in a bucket
@@ -48,9 +52,24 @@ def shortened(changes: Changes, f: int) -> Tensor:
     return torch.where(norms > most, most / norms.clamp(min=1e-300), 1.0).diag()
 
 
-def before(pre: str, rule: Rule, *, f: int | None = None, s: int = BUCKET) -> Rule:
+def nnm(*, f: Count | None = None) -> Mixing:
+    """Each change becomes the mean of the n - f changes nearest to it, itself included."""
+    return nearest_mixed
+
+
+def bucketing(*, f: Count | None = None, s: Whole = BUCKET) -> Mixing:
+    """Changes are put in buckets drawn in every round, and the rule gets the buckets' means."""
+    return lambda changes, f: bucketed(changes, s)
+
+
+def arc(*, f: Count | None = None) -> Mixing:
+    """The floor(2 f (n - f) / n) longest changes are shortened to the length of the next one."""
+    return shortened
+
+
+def before(pre: str, rule: Rule, *, f: int | None = None, s: int | None = None) -> Rule:
     """Return a rule that mixes changes first. ``f``: assumed hostile, if the rule has none; ``s``: changes in a bucket."""
-    mixing = PRE[pre](s)
+    mixing = PRE[pre](**({} if s is None else {"s": s}))
     keeps = pre == "arc"
 
     def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
@@ -74,16 +93,11 @@ def before(pre: str, rule: Rule, *, f: int | None = None, s: int = BUCKET) -> Ru
         needs=rule.needs or "more than 2 f changes",
         weighted=rule.weighted and keeps,
         pre=pre,
-        bucket=s if pre == "bucketing" else 1,
+        bucket=(s or BUCKET) if pre == "bucketing" else 1,
     )
 
 
-PRE: Mapping[str, Callable[[int], Mixing]] = {
-    "nnm": lambda s: nearest_mixed,
-    "bucketing": lambda s: lambda changes, f: bucketed(changes, s),
-    "arc": lambda s: shortened,
-}
-"""Mixings by name: the size of a bucket -> (changes, f) -> M."""
+PRE: Mapping[str, Callable[..., Mixing]] = {"nnm": nnm, "bucketing": bucketing, "arc": arc}
 
 SAID: Mapping[str, str] = {
     "nnm": "The server first replaced each change by the **mean of those nearest to it**.",

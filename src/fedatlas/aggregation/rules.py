@@ -14,7 +14,7 @@ norm_clip         the mean of changes shortened to a length M                   
 ``x_k`` is the change of client k, n the number of changes, f how many of them are assumed hostile, g_0 the change of the server's own
 rows. All arithmetic is in float64. Only ``mean``, ``geometric_median`` and ``norm_clip`` use weights, which a hostile client could
 choose. Coordinate-wise rules treat each coordinate separately; the others make one selection, or use one length, for all parts
-together. `before_rule.py` has what can be done to changes before a rule.
+together. ``pre`` puts ``nnm``, ``bucketing`` or ``arc`` before a rule.
 """
 
 from __future__ import annotations

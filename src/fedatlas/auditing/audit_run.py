@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.auditing.canary_scores import scored
 from fedatlas.auditing.cells import MIN_CELL, cells, small
+from fedatlas.auditing.lines_to_add import offered
 from fedatlas.auditing.one_run import lower_bound
 from fedatlas.auditing.release_page import render
 from fedatlas.auditing.tries import try_all
@@ -16,6 +17,7 @@ from fedatlas.data.cells import read_as
 from fedatlas.errors import ConfigError
 from fedatlas.federation.secrets import LEDGER
 from fedatlas.files import write_text
+from fedatlas.leakage.attack_run import rows_held
 from fedatlas.privacy import accountant, ledger
 from fedatlas.record.run_folder import AUDIT, RELEASE, RunFolder
 from fedatlas.setup.canaries import check_canaries
@@ -23,11 +25,15 @@ from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
 
 CANARIES = "canaries"
+COLUMNS = "the parties of this run hold columns, which have no canaries in this version"
 FINER = (
     3  # m times the delta of a comparison is this part of its error: at a smaller delta the stated epsilon is larger
 )
 NO_CANARIES = "no canaries were drawn before the run, so there is no lower bound on epsilon"
-DECLARE = '[audit]\ncanaries = 1000\nunit = "{unit}"'
+NO_EPSILON = "the run states no epsilon, such as where its noise is 0, so its canaries have nothing to contradict"
+OTHER_UNIT = "the canaries of this run are of another unit than the epsilon per {}"
+DECLARE = '[audit]\ncanaries = {many}\nunit = "{unit}"'
+MANY = 1000
 
 
 class Audited(NamedTuple):
@@ -58,15 +64,15 @@ def audit(path: str | Path, said: Callable[[str], None] = lambda text: None) -> 
         summary, asked = run.summary(), whole.config.audit
         tries = try_all(run, whole, said)
         spent = accounts(summary, run, whole)
+        untried = offered([*tries.untried, *without_bound(spent, run, whole)], whole)
     told = list(cells(summary))
     least = MIN_CELL if asked is None else asked.min_cell
-    unbound = [without_canaries(one, whole) for one in spent if one.empirical_epsilon is None]
-    found = Found(tries.tried, [*tries.untried, *unbound], spent, small(told, least))
+    found = Found(tries.tried, untried, spent, small(told, least))
     verdict = judge(found)
     record = plain(found, verdict, least)
     run.write_json(AUDIT, record)
     page = run.path / RELEASE
-    write_text(page, render(run, summary, found, verdict, told, least, "" if asked is None else asked.purpose))
+    write_text(page, render(run, summary, found, verdict, told, least, whole))
     return Audited(verdict, record, page)
 
 
@@ -82,13 +88,27 @@ def accounts(summary: Mapping[str, Any], run: RunFolder, whole: Checked) -> list
     return out
 
 
-def without_canaries(one: Account, whole: Checked) -> UntriedAttack:
+def without_bound(spent: Sequence[Account], run: RunFolder, whole: Checked) -> list[UntriedAttack]:
+    """Return what has no lower bound: each such account, or the canaries of a run that states no epsilon."""
+    drawn = whole.config.audit is not None and whole.config.audit.canaries
+    if drawn and not spent:
+        return [UntriedAttack(CANARIES, NO_EPSILON)]
+    unbound = [one for one in spent if one.empirical_epsilon is None]
+    if drawn:
+        return [UntriedAttack(CANARIES, OTHER_UNIT.format(one.unit)) for one in unbound]
+    return [without_canaries(one, run, whole) for one in unbound]
+
+
+def without_canaries(one: Account, run: RunFolder, whole: Checked) -> UntriedAttack:
     """Return why an account has no lower bound, and the lines with which it would, if its mechanism takes canaries."""
+    if whole.columns:
+        return UntriedAttack(CANARIES, COLUMNS)
     try:
         check_canaries(one.unit, whole.mechanisms)
     except ConfigError as error:
         return UntriedAttack(CANARIES, str(error))
-    return UntriedAttack(CANARIES, NO_CANARIES, DECLARE.format(unit=one.unit))
+    many = min(MANY, sum(rows_held(run).values()) // 2) if one.unit == "record" else MANY
+    return UntriedAttack(CANARIES, NO_CANARIES, DECLARE.format(unit=one.unit, many=many))
 
 
 def with_bound(one: Account, run: RunFolder, whole: Checked) -> Account:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,12 @@ from fedatlas.auditing.verdict import RowCount
 
 MIN_CELL = 10  # rows; the threshold that output checkers of research environments commonly ask for
 
+ROWS = re.compile(r"\b(one|\d[\d,]*)(?= (?:\w+ ){0,2}rows?\b)", re.IGNORECASE)
+"""A count of rows in a sentence: '7 rows', 'one test row', '3 of 100 rows'."""
+
 
 def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:
-    """Yield every count of rows on the page: by party, by class, and of the rows that judged the model."""
+    """Yield every count of rows on the page: by party, by class, and of the rows that judged the model and its versions."""
     names, facts = summary.get("class_names") or (), summary.get("partition_facts") or {}
     for party in parties(summary):
         yield RowCount(f"training rows of {party['name']}", int(party["train_rows"]))
@@ -24,6 +28,8 @@ def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:
             yield RowCount(f"training rows of class '{name}'", int(sum(row[c] for row in owned)))
     if rows := (summary.get("metric") or {}).get("test_rows"):
         yield RowCount("rows that judged the model", int(rows))
+    if rows := (summary.get("guard") or {}).get("rows"):
+        yield RowCount("rows of the guard", int(rows))
     confusion = (summary.get("final") or {}).get("confusion")
     if confusion and not summary.get("weighted"):
         for name, row in zip(names, confusion, strict=False):
@@ -31,7 +37,13 @@ def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:
 
 
 def parties(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each party that holds rows, without canaries: its name, rows, figure and interval."""
+    """Return each party that holds rows, without canaries: its name, rows, figure and interval.
+
+    Where parties hold columns, each has the training rows that all of them have.
+    """
+    if not summary.get("partition_facts") and "parties" in summary:
+        common = summary["rows"]["train"]
+        return [{"name": one["name"], "train_rows": one.get("train", common)} for one in summary["parties"]]
     first = (summary.get("canaries") or {}).get("first", math.inf)
     rows = [
         {**one, "name": str(one.get("name") or f"client {one['client']}")}
@@ -42,6 +54,16 @@ def parties(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [one for one in rows if one.get("train_rows")]
     sizes = (summary.get("partition_facts") or {}).get("sizes") or ()
     return [{"name": f"client {k}", "train_rows": n} for k, n in enumerate(sizes) if n and k < first]
+
+
+def tellable(notices: Sequence[str], least: int) -> tuple[list[str], int]:
+    """Return the notices that count no rows below ``least``, and how many others there are."""
+    told = [one for one in notices if all(rows >= least for rows in map(_number, ROWS.findall(one)) if rows)]
+    return told, len(notices) - len(told)
+
+
+def _number(text: str) -> int:
+    return 1 if text.lower() == "one" else int(text.replace(",", ""))
 
 
 def small(found: Sequence[RowCount], least: int) -> list[RowCount]:

@@ -9,18 +9,17 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from fedatlas.attacks import LATER, VIEW_ATTACKS
 from fedatlas.attacks.membership import CANDIDATES, membership
 from fedatlas.attacks.view_attack import ViewAttack
+from fedatlas.auditing.lines_to_add import of_game, of_view
 from fedatlas.auditing.verdict import TriedAttack, UntriedAttack, tried_of
 from fedatlas.errors import FedatlasError
 from fedatlas.files import write_bytes
-from fedatlas.leakage.attack_run import attack_view, check_attack, facts_of
+from fedatlas.leakage.attack_run import attack_view, check_attack, facts_of, rows_held
 from fedatlas.record.observed import FOLDER, INDEX
 from fedatlas.record.run_folder import ATTACK, ATTACKED, FOUND, RunFolder
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.views import view_attacks_of
 
 COLUMNS = "the parties of this run hold columns, and their views are not recorded in this version"
-VIEW = '[observe]\nroles = ["server", "outsider"]'
-GAME = '[evaluation]\nclients = 0.5\n\n[[attack]]\nname = "{}"'
 METHODS = get_args(get_type_hints(membership)["method"])
 OTHERS = "a file declares one method; write 'fedatlas attack RUN --name membership method={one}' for another"
 RULE = "guesses at labels"
@@ -41,12 +40,13 @@ def try_all(run: RunFolder, whole: Checked, said: Callable[[str], None]) -> Trie
     if whole.columns:
         out.tried.extend(label_guesses(run.summary()))
         out.untried.extend(UntriedAttack(name, COLUMNS) for name in VIEW_ATTACKS)
+        out.untried.extend([] if out.tried else [UntriedAttack(RULE, why_no_guesses(run.summary(), whole))])
         return _with_later(out)
     declared = view_attacks_of(whole.config)
     for name in VIEW_ATTACKS:
         chances = dict(_chances(run, name, declared))
         if not chances:
-            out.untried.append(UntriedAttack(name, "no role's view of this run was recorded", VIEW))
+            out.untried.append(of_view(VIEW_ATTACKS[name](), whole, list(rows_held(run).values())))
         with _undisturbed(run, name):
             for made in chances.values():
                 said(f"Attack '{name}' on the view of {made.role} ...")
@@ -97,8 +97,8 @@ def _once(run: RunFolder, whole: Checked, made: ViewAttack) -> TriedAttack | Unt
         record = _record(run, made)
         if record is None:
             check_attack(made, whole.config, run)
-            if missing := [name for name in made.files if not (run.path / ATTACKED / made.name / name).exists()]:
-                return UntriedAttack(made.name, f"{missing[0]} was not drawn before round 1", GAME.format(made.name))
+            if not all((run.path / ATTACKED / made.name / name).exists() for name in made.files):
+                return of_game(made, whole)
             record = attack_view(run.path, made.name, {**made.keys, "role": str(made.role)}, whole)
     except (FedatlasError, RuntimeError) as error:
         return UntriedAttack(f"{made.name} ({made.role})", str(error))
@@ -117,6 +117,15 @@ def _record(run: RunFolder, made: ViewAttack) -> dict[str, Any] | None:
     return found if same and "unscored" not in found else None
 
 
+def why_no_guesses(summary: Mapping[str, Any], whole: Checked) -> str:
+    """Return why no guess at labels of parties without them was measured."""
+    if whole.of_columns().attack is None:
+        return f"this version has no such attack on '{summary['algorithm']}'"
+    if "labels_told" in summary:
+        return "the label is a number, for which this version states no power"
+    return "they are measured only in a simulation with baselines, where labels are known: leave --no-baselines out"
+
+
 def label_guesses(summary: Mapping[str, Any]) -> Iterator[TriedAttack]:
     """Yield the guesses of parties without the label, as a simulation measured them (`runs.columns_labels`)."""
     found = summary.get("labels_told")
@@ -128,7 +137,7 @@ def label_guesses(summary: Mapping[str, Any]) -> Iterator[TriedAttack]:
         for rule, auc in rules.items():
             leak = auc - 0.5
             yield TriedAttack(
-                f"{RULE}, {found['rules'][rule]}",
+                f"{RULE} by {rule}",
                 party,
                 "AUC",
                 few + many,
@@ -137,4 +146,5 @@ def label_guesses(summary: Mapping[str, Any]) -> Iterator[TriedAttack]:
                 leak,
                 leak - beyond,
                 leak + beyond,
+                how=found["rules"][rule],
             )

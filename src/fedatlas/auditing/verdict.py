@@ -23,6 +23,7 @@ CONFIDENCE = 0.9975  # of a lower bound on epsilon
 AUC = "AUC"  # a figure of at most 1
 ENDS = ("value", "low", "high")
 TWO_SIDED = 0.975  # quantile of a 95% interval's upper end
+ROUNDING = 1e-9  # a leak or an error below it is that of arithmetic
 
 
 class TriedAttack(NamedTuple):
@@ -39,6 +40,7 @@ class TriedAttack(NamedTuple):
     high: float | None
     beyond: float = 0.0  # how far from 0 the placebo lies by chance in 95% of draws
     others: int = 0  # what a single target is compared with, in place of an interval over targets
+    how: str = ""  # how it is done, where its name does not tell it: after "it"
 
     @property
     def draws(self) -> int:
@@ -47,11 +49,11 @@ class TriedAttack(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Standard error of the leak where there is none; None if so few targets show nothing."""
+        """Standard error of the leak where there is none; None if so few targets show nothing, 0 if all show the same."""
         if self.leak is None or self.low is None or self.high is None or self.draws < 2:
             return None
         half = max((self.high - self.low) / 2, self.beyond)
-        return half / float(norm.ppf(TWO_SIDED)) * math.sqrt(self.draws / (self.draws - 1))
+        return 0.0 if half < ROUNDING else half / float(norm.ppf(TWO_SIDED)) * math.sqrt(self.draws / (self.draws - 1))
 
     @property
     def p(self) -> float:
@@ -59,12 +61,15 @@ class TriedAttack(NamedTuple):
         if self.error is None or self.leak is None:
             return 1.0
         if not self.error:
-            return 0.0 if self.leak > 0 else 1.0
+            return 0.0 if self.leak > ROUNDING else 1.0
         return float(t.sf(self.leak / self.error, self.draws - 1))
 
     def smallest(self, attacks: int) -> float | None:
-        """Return the smallest leak that would have been seen with 80% chance among so many attacks; None if there is none."""
-        if self.error is None:
+        """Return the smallest leak that would have been seen with 80% chance among so many attacks.
+
+        None if there is none, or if all targets show the same, which tells nothing of how far others would lie apart.
+        """
+        if not self.error:
             return None
         free = self.draws - 1
         least = float(t.isf(ERROR / attacks, free) + t.ppf(POWER, free)) * self.error
@@ -126,7 +131,7 @@ class Found(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The worst of four, and the reasons."""
+    """The worst of four, and the reasons: of a violation, and of leaks where there are any; else of the verdict."""
 
     name: str
     reasons: Sequence[str]
@@ -160,7 +165,7 @@ def judge(found: Found) -> Verdict:
         ],
         NOT_TRIED: [
             *(
-                f"the attack {one.attack} from the view of {one.role} had too few targets to show anything"
+                f"the attack {one.attack} from the view of {one.role} could have shown nothing: too few targets, or the same on all"
                 for one in found.tried
             ),
             *(shown(one) for one in found.accounts if one.empirical_epsilon is not None),
@@ -168,7 +173,9 @@ def judge(found: Found) -> Verdict:
         ],
     }
     name = next((one for one in ORDER[:3] if reasons[one]), NOT_TRIED)
-    return Verdict(name, reasons[name], ps)
+    few = reasons[VIOLATED][len(broken) :]
+    worse = [*reasons[VIOLATED][: len(broken)], *reasons[LEAK_SEEN], *few]
+    return Verdict(name, worse or reasons[name], ps)
 
 
 def shown(one: Account) -> str:

@@ -20,6 +20,7 @@ from fedatlas.course.metric_rows import said_of
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.metric import fitting
 from fedatlas.model import Model
+from fedatlas.record.checkpoint import rollbacks_of
 from fedatlas.setup.assembly import Setup
 from fedatlas.setup.guard import METRIC, guards
 
@@ -31,7 +32,13 @@ class GuardState(NamedTuple):
 
     version: int  # the round whose model is the model
     scores: tuple[float, ...]  # of the last committed versions, oldest first
-    rollback: tuple[int, int] | None = None  # the last one: the round number that it took, and its version
+    rollbacks: tuple[tuple[int, int], ...] = ()  # oldest first: the round number that it took, and its version
+
+    def plain(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        last = {"rollback": self.rollbacks[-1] if self.rollbacks else None}
+        every = {"rollbacks": self.rollbacks} if self.rollbacks else {}
+        return {"version": self.version, "scores": self.scores, **last, **every}
 
 
 class CommitGuard:
@@ -107,21 +114,20 @@ class CommitGuard:
 
     def plain(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return self.standing._asdict()
+        return self.standing.plain()
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from the state in a checkpoint."""
-        back = kept.get("rollback")
-        self.standing = GuardState(kept["version"], tuple(kept["scores"]), None if back is None else (back[0], back[1]))
+        self.standing = GuardState(kept["version"], tuple(kept["scores"]), rollbacks_of(kept))
 
     def since_rollback(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Return the rows by which a run may end early: all; after a rollback, the version's and those after it.
 
         The version's row counts as that of the round number that the rollback took.
         """
-        if self.standing.rollback is None:
+        if not self.standing.rollbacks:
             return rows
-        at, version = self.standing.rollback
+        at, version = self.standing.rollbacks[-1]
         first = [{**row, "round": at} for row in rows if row["round"] == version]
         return [*first, *(row for row in rows if row["round"] > at)]
 
@@ -138,6 +144,7 @@ class CommitGuard:
             "version": self.standing.version,
             "committed": sum(row["committed"] is True for row in rows),
             "rejected_rounds": [row["round"] for row in rows if row["committed"] is False],
+            **({"rollbacks": [list(one) for one in self.standing.rollbacks]} if self.standing.rollbacks else {}),
         }
 
 

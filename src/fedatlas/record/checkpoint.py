@@ -30,6 +30,16 @@ VERDICTS, ROLLBACKS = "verdicts", "rollbacks"  # there too, in a deployed run: w
 VERSIONS = "versions"  # the folder beside that of checkpoints
 
 
+def rollbacks_of(guard: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return (the round number that it took, its version) of each rollback, oldest first, from a manifest's state of the guard.
+
+    A manifest of an older version of fedatlas knows only the last one.
+    """
+    last = guard.get("rollback")
+    every = guard.get("rollbacks", [] if last is None else [last])
+    return tuple((at, version) for at, version in every)
+
+
 class RunState(NamedTuple):
     """The state of a run on the server's side; `PartyState` is the rest. The ledger of releases is separate."""
 

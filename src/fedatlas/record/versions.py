@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedatlas.errors import CheckpointError, ConfigError
-from fedatlas.record.checkpoint import GUARD, ROLLBACKS, VERDICTS, Checkpoints
+from fedatlas.record.checkpoint import GUARD, ROLLBACKS, VERDICTS, Checkpoints, rollbacks_of
 from fedatlas.record.run_folder import RunFolder
 
 NONE = "'{}' keeps no versions: a run with a [guard] table does."
@@ -67,7 +67,8 @@ def roll_back(path: Path, number: int) -> Version:
                 f"'{path}' is a deployed run that is over, and nothing would go on from a version: submit a new run."
             )
         at = min(landed + 1, rounds)  # a run that is over has begun no further round
-        guard = {"version": number, "scores": held["scores"], "rollback": [at, number]}
+        every = [*rollbacks_of(newest["extra"][GUARD]), (at, number)]
+        guard = {"version": number, "scores": held["scores"], "rollback": [at, number], "rollbacks": every}
         extra = {**newest["extra"], GUARD: guard, **_told(newest["extra"], at, number)}
         run.reopen()
         checkpoints.forget_versions(after=landed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fedatlas.config import ExperimentConfig
 from fedatlas.registry import arguments
 from fedatlas.reporting.blocks import Block, TableBlock, TableCell, Text, notice
 from fedatlas.reporting.columns_privacy import CROSSED, label_noise
@@ -13,19 +16,12 @@ from fedatlas.wording import count, csv_text
 def columns_leak_blocks(subject: Subject) -> list[Block]:
     """List what each party learns, step by step."""
     s = subject.summary
-    rows = leaks(subject)
-    head = [
-        "step",
-        *(f"{who} learns" for who in ("a party without the label", "the party with the label", "the coordinator")),
-    ]
-    text = csv_text(("step", "passive", "active", "coordinator"), rows)
-    table = TableBlock("leaks", "Who learns what", head, rows, text)
     words = SCHEMES[s["algorithm"]].words
     intro = (
         "All parties are taken to follow the protocol and to look at whatever they are sent. Nobody sends an id in the clear. A party "
         f"keeps {words.keeps}. This is what is learnt all the same."
     )
-    out: list[Block] = [Text(intro), table]
+    out: list[Block] = [Text(intro), learns_table(s, subject.config)]
     if not s["protected"]:
         out.append(notice(f"This run was in the clear: {words.clear} Only a simulation may do that."))
     out += [notice(CROSSED)] if label_noise(s) else []
@@ -68,16 +64,16 @@ def cell(by_party: Plain, rule: str) -> TableCell:
     return TableCell(f"{by_party[name][rule]:.3f}", name if len(by_party) > 1 else "")
 
 
-def leaks(subject: Subject) -> list[tuple[str, str, str, str]]:
-    """Return (step, what a passive party learns, what the active party learns, what the coordinator learns)."""
-    s = subject.summary
+def learns_table(s: Plain, config: ExperimentConfig) -> TableBlock:
+    """Return the table of what each role of a scheme learns, step by step."""
     scheme = SCHEMES[s["algorithm"]]
-    how = scheme.build(**arguments("algorithm", scheme.build, subject.config.algorithm.parameters()))
-    return [
-        *aligning(s),
-        ("split", "which common rows train, stop and test", "it draws them", "how many there are"),
-        *scheme.words.learns(how, s["protected"]),
-    ]
+    how = scheme.build(**arguments("algorithm", scheme.build, config.algorithm.parameters()))
+    rows: list[Sequence[str]] = [*scheme.words.learns(how, s["protected"])]
+    if scheme.layout == "columns":
+        split = ("split", "which common rows train, stop and test", "it draws them", "how many there are")
+        rows = [*aligning(s), split, *rows]
+    head = ["step", *(f"{who} learns" for who in scheme.words.who.values())]
+    return TableBlock("leaks", "Who learns what", head, rows, csv_text(("step", *scheme.words.who), rows))
 
 
 def aligning(s: Plain) -> list[tuple[str, str, str, str]]:

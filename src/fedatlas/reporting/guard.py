@@ -7,7 +7,7 @@ from functools import partial
 from fedatlas.metrics.metric import METRICS
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, lead, notice
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
-from fedatlas.reporting.entries import Subject
+from fedatlas.reporting.entries import Plain, Subject
 from fedatlas.wording import count, csv_text, listed, tick
 
 NAMED = 10  # most rejected rounds that are listed
@@ -15,22 +15,38 @@ NAMED = 10  # most rejected rounds that are listed
 
 def guard_blocks(subject: Subject) -> list[Block]:
     """Return the section of a run with a guard; empty for any other."""
-    guard = subject.summary.get("guard")
-    if not guard or "rejected_rounds" not in guard:
+    said, undone = guard_words(subject.summary)
+    if not said:
         return []
-    metric, gone = METRICS[guard["metric"]].words, guard["rejected_rounds"]
+    metric = METRICS[subject.summary["guard"]["metric"]].words
+    return [lead(said), *map(notice, undone), Figures([_curve(subject, metric)])]
+
+
+def guard_words(summary: Plain) -> tuple[str, list[str]]:
+    """Return a sentence on the guard and the version that is the model, and those on rejected rounds and rollbacks.
+
+    The first is empty for a run without a guard.
+    """
+    guard = summary.get("guard")
+    if not guard or "rejected_rounds" not in guard:
+        return "", []
+    metric = METRICS[guard["metric"]].words
     tolerance = "any amount" if guard["tol"] is None else f"{guard['tol']:g}"
     said = (
         f"The server judged the model of each round on {count(guard['rows'], 'row')} of its own, on which nobody trains: by {metric}, "
         f"which may be worse than the best of the last ten committed versions by {tolerance}. "
         f"The model is that of round {guard['version']}."
     )
-    named = listed([str(number) for number in gone[:NAMED]] or [""])
-    more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
-    rejected = (
-        [notice(f"The models of {count(len(gone), 'round')} were rejected (round {named}{more}).")] if gone else []
-    )
-    return [lead(said), *rejected, Figures([_curve(subject, metric)])]
+    undone, gone = list[str](), guard["rejected_rounds"]
+    if gone:
+        named = listed([str(number) for number in gone[:NAMED]])
+        more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+        undone.append(f"The models of {count(len(gone), 'round')} were rejected (round {named}{more}).")
+    undone += [
+        f"The run was rolled back to version {version} at round {at}: later models go on from that version."
+        for at, version in guard.get("rollbacks", ())
+    ]
+    return said, undone
 
 
 def _curve(subject: Subject, metric: str) -> Figure:

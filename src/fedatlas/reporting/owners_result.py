@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from fedatlas.registry import arguments
 from fedatlas.reporting.blocks import Block, Cells, TableBlock, TableCell, Text, lead, notice
+from fedatlas.reporting.columns_leaks import learns_table
 from fedatlas.reporting.columns_result import cards, classes_table
 from fedatlas.reporting.entries import Entry, Plain, Subject
 from fedatlas.vertical import SCHEMES
@@ -121,19 +121,11 @@ def leak_blocks(subject: Subject) -> list[Block]:
     """List what each role learns, step by step."""
     s = subject.summary
     scheme = SCHEMES[s["algorithm"]]
-    how = scheme.build(**arguments("algorithm", scheme.build, subject.config.algorithm.parameters()))
-    rows = [[*one] for one in scheme.words.learns(how, s["protected"])]
-    head = ["step", *(f"{who} learns" for who in scheme.words.who.values())]
     intro = (
         f"All are taken to follow the protocol and to look at whatever they are sent. An owner keeps {scheme.words.keeps}. This is what "
         "is learnt all the same."
     )
-    text = csv_text(("step", *scheme.words.who), rows)
-    out: list[Block] = [
-        Text(intro),
-        TableBlock("leaks", "Who learns what", head, rows, text),
-        Text(scheme.words.caution),
-    ]
+    out: list[Block] = [Text(intro), learns_table(s, subject.config), Text(scheme.words.caution)]
     if not s["protected"]:
         out.append(notice(f"This run was in the clear: {scheme.words.clear} Only a simulation may do that."))
     return out

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedatlas.aggregation.before_rule import BUCKET, before
+from fedatlas.aggregation.before_rule import PRE, before
 from fedatlas.aggregation.rules import RULES, Rule
 from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
 from fedatlas.algorithms.median_by_sums import NEAR, by_sums, why_no_sums
@@ -19,7 +19,7 @@ from fedatlas.grammar import Form
 from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
-from fedatlas.registry import Count, arguments, keywords
+from fedatlas.registry import arguments, keywords
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.cohort import usual_size
 
@@ -50,15 +50,11 @@ def rule_of(config: ExperimentConfig) -> Rule | None:
     pre = None if table.pre == "none" else table.pre
     if table.s is not None and pre != "bucketing":
         raise ConfigError('aggregation.s is the size of a bucket: write pre = "bucketing", or remove the key.')
-    assumed = {"f": given.pop("f", None)} if pre and "f" not in keywords(builder) else {}
+    own = {} if table.s is None else {"s": table.s}
+    if pre and "f" not in keywords(builder):
+        own["f"] = given.pop("f", None)
     rule: Rule = builder(**arguments("aggregation", builder, given))
-    if pre is None:
-        return rule
-    return before(pre, rule, s=table.s or BUCKET, **arguments("aggregation", assumes, assumed))
-
-
-def assumes(*, f: Count | None = None) -> None:
-    """State the key that every ``pre`` takes, next to a rule that has none of its own."""
+    return rule if pre is None else before(pre, rule, **arguments("aggregation", PRE[pre], own))
 
 
 def defence_of(config: ExperimentConfig, rule: Rule | None, poisonings: Sequence[Poisoning]) -> Defence | None:

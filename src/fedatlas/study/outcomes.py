@@ -63,10 +63,11 @@ def judged_rows(run: RunFolder) -> Plain | None:
 def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
     """Return the outcome of a run whose rounds are the first ones of a longer, finished run; None if there is no such run.
 
-    None also if the longer run was not evaluated at that round.
+    None also if the longer run was not evaluated at that round, or if somebody had rolled it back by then: the shorter run would
+    not have been.
     """
     other = table.longer(run_key)
-    if other is None:
+    if other is None or rolled_back(table.summary(other[0]) or {}, other[1]):
         return None
     rows = table.rows(other[0])
     mine = [row for row in rows if row["round"] <= other[1]]
@@ -74,6 +75,11 @@ def outcome_of_longer(table: Table, run_key: str) -> Outcome | None:
         return None
     found = prefix(rows, table.responses(other[0]), other[1])
     return Outcome("done", DONE, mine, None, {**found, "prefix_of": other[0]})
+
+
+def rolled_back(summary: Row, rounds: int) -> bool:
+    """Return whether a run was rolled back within its first rounds, by its guard's record in the summary."""
+    return any(at <= rounds for at, _ in (summary.get("guard") or {}).get("rollbacks", ()))
 
 
 def facts(config: ExperimentConfig, summary: Row) -> Plain:
