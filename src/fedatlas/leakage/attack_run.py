@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
-from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.cells import read_as
@@ -80,13 +79,13 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     common_knowledge(run.path)
     check_attack(made, config, run)
     root = row_secret.read(run.path)
-    told = dict(made.tells(truth_of(set_up(whole, root=root))) if made.tells else {})
+    told = dict(made.tells(truth_of(set_up(whole, root=root), worked(run))) if made.tells else {})
     if made.shadows:
         told["sizes"] = list(rows_held(run).values())
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
-        score = made.score(truth_of(set_up(whole, root=root), trained_first(run)), arrays)
+        score = made.score(truth_of(set_up(whole, root=root), worked(run)), arrays)
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"
@@ -136,11 +135,11 @@ def rows_held(run: RunFolder) -> dict[int, int]:
     return {int(k): n if isinstance(n, int) else len(n) for k, n in clients.items() if n}
 
 
-def trained_first(run: RunFolder) -> list[int]:
-    """Return the clients of the first round, in its order; all that hold rows if the row does not list them."""
-    row: Mapping[str, Any] = next((row for row in run.rows() if row["round"] == 1), {})
-    clients = row.get("clients") or rows_held(run)
-    return [k for each in clients for k in (each if isinstance(each, list) else [each])]
+def worked(run: RunFolder) -> dict[int, list[int]]:
+    """Return round -> the clients that worked in it, in its order; rounds whose row does not list them are left out."""
+    rows = [(row["round"], row.get("clients")) for row in run.rows()]
+    flat = lambda each: each if isinstance(each, list) else [each]  # noqa: E731
+    return {number: [k for each in clients for k in flat(each)] for number, clients in rows if clients}
 
 
 def ensure_attack(
@@ -153,7 +152,7 @@ def ensure_attack(
     """Run ``config`` (by ``run``) recording the view of the attack's role, and attack it; return the record. Finished work is kept."""
     made = make_attack(config, name, parameters)
     if not (folder / CONFIG).exists():
-        run(with_view(config, made.role), folder)
+        run(with_view(config, made), folder)
     written = folder / ATTACKED / name / ATTACK
     if written.exists():
         found: AttackRecord = json.loads(written.read_text(encoding="utf-8"))
@@ -162,8 +161,9 @@ def ensure_attack(
     return attack_view(folder, name, parameters)
 
 
-def with_view(config: ExperimentConfig, role: ViewRole) -> ExperimentConfig:
-    """Return the experiment with the role's view of the set-up and the first two rounds recorded."""
-    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, 2]}
-    roles = [*kept["roles"], *([] if str(role) in kept["roles"] else [str(role)])]
+def with_view(config: ExperimentConfig, made: ViewAttack) -> ExperimentConfig:
+    """Return the experiment with the view that the attack needs recorded, and at least the set-up and the first two rounds."""
+    role, (_, last) = str(made.role), made.rounds or (0, 1)
+    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, last and max(last, 2)]}
+    roles = [*kept["roles"], *([] if role in kept["roles"] else [role])]
     return parse({**config.plain(), "observe": {**kept, "roles": roles}})

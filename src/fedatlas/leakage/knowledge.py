@@ -13,7 +13,7 @@ from fedatlas.attacks.view_attack import Knowledge, ViewAttack
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
-from fedatlas.leakage.view_gradients import read_gradients
+from fedatlas.leakage.view_gradients import Cohort, read_gradients, read_rounds
 from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
 from fedatlas.record.observed import RoleView
@@ -48,7 +48,9 @@ def common_knowledge(folder: Path) -> Common:
 def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
     """Return all knowledge in the folder; a view is read only when an attack asks for it."""
     config, done, loss = common_knowledge(folder)
-    told = folder / TOLD
+    told = json.loads((folder / TOLD).read_text(encoding="utf-8")) if (folder / TOLD).exists() else {}
+    cohorts = {int(number): Cohort(*one) for number, one in told.get("rounds", {}).items()}
+    view = lambda: RoleView(folder, attack.role)  # noqa: E731
 
     def network(seed: int) -> nn.Module:
         model = config.model.model_copy(update={"init": ""})
@@ -61,12 +63,14 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         classes=len(done.class_names),
         network=network,
         box=lambda: pixel_range(done, config.data.name),
-        gradients=lambda targets: read_gradients(RoleView(folder, attack.role), config, targets),
+        gradients=lambda targets: read_gradients(view(), config, targets),
         model=lambda: newest_model(folder, attack),
         arrays=RunFolder(folder).arrays,
-        told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},
+        told=told,
         shape=() if done.kind == "tokens" else tuple(done.shape),
         keep=RunFolder(folder).save_arrays,
+        rounds=lambda last: read_rounds(view(), config, last, cohorts, told.get("own", 0)),
+        inputs=done.columns,
     )
 
 

@@ -46,7 +46,8 @@ def threat_facts(declaration: Mapping[str, str]) -> TermList:
 
 
 def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
-    attack, about = VIEW_ATTACKS[record["name"]](), f"{record['name']}, from the view of {_role(record['role'])}"
+    attack = VIEW_ATTACKS[record["name"]](role=record["role"], **record["keys"])
+    about = f"{record['name']}, from the view of {_role(record['role'])}"
     if "unscored" in record:
         return [notice(f"{about}: {record['unscored']}")]
     leak, things = record["leaks"].get(attack.leak, {}), count(record["targets"], attack.thing)
