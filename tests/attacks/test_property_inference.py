@@ -19,6 +19,7 @@ from fedatlas.config.experiment import LocalConfig
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.tree import Tree
+from reports import Page
 
 PLANTED: dict[str, Any] = {
     "rounds": 1,
@@ -83,6 +84,9 @@ def test_clients_that_hold_many_of_a_class_are_found_and_an_audit_says_so(tmp_pa
     assert found["metrics"]["auc"]["value"] > 0.9
     assert found["leaks"]["auc"]["low"] > found["leaks"]["auc"]["beyond"] > 0
     assert 0.5 < found["leaks"]["auc"]["smallest"] < 1
+    page = Page(path / "report.html")
+    assert len(page.table("run-property-scores")) == 30
+    assert [row["game"] for row in page.table("run-property-auc")] == ["attack", "placebo"]
     with np.load(path / "attacks/property/auxiliary.npz") as kept:
         assert set(kept.files) == {"x", "y"}
     (said,) = [one for one in fedatlas.audit(path).record["attacks"] if one["attack"] == "property"]

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.forest import told_apart
 from fedatlas.attacks.inversion import NEEDS_CLASSES, loss_of
-from fedatlas.attacks.membership import AUXILIARY, scored, shuffled_spread
+from fedatlas.attacks.membership import AUXILIARY, CHANCE, scored, shuffled_spread
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.shadow_models import Training, trained
@@ -41,6 +41,7 @@ from fedatlas.rng import derive, numpy_stream, torch_stream
 from fedatlas.tree import Tree, stack
 
 NAME = "property"
+ENDS = ("value", "low", "high", "placebo_low", "placebo_high")  # of an AUC
 NO_ROWS = f"attack '{NAME}' needs rows that clients held out, as auxiliary rows: set clients = 0.5 under [evaluation]."
 UNDRAWN = (
     f'auxiliary rows are drawn when the attack is declared; add [[attack]] with name = "{NAME}" and, under [evaluation], clients = 0.5 '
@@ -318,9 +319,31 @@ def _score(truth: Truth, answer: Arrays, sought: Sought, role: ViewRole) -> Scor
     held = holders(truth, [group for group in groups if group], sought, thing)
     score = answer["score"][keep].astype(np.float64)
     found = scored(held, score, truth.seed, shuffled_spread(score, held, truth.seed))
-    arrays = {thing: answer[thing][keep], **found.arrays}
-    return Score({"auc": found.metrics["auc"]}, {"auc": found.leaks["auc"]}, len(held), arrays)
+    auc = found.metrics["auc"]
+    ends = np.array([auc[key] for key in ENDS], np.float64)
+    arrays = {thing: answer[thing][keep], **found.arrays, "auc": ends}
+    return Score({"auc": auc}, {"auc": found.leaks["auc"]}, len(held), arrays)
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:
-    return []
+    """Return the targets by their score, with and without the property, and the AUC beside the placebo's span."""
+    if "auc" not in arrays:
+        return []  # an answer without a score
+    thing = "client" if "client" in arrays else "round"
+    order = np.argsort(-arrays["score"], kind="stable")
+    columns = (arrays[key][order].tolist() for key in (thing, "score", "member"))
+    each = list(zip(*columns, strict=True))
+    kinds = ("without the property", "with the property")
+    shown = [(str(one), kinds[int(has)], score, None, None) for one, score, has in each]
+    how = (
+        f"Each {thing} by how likely the attacker takes it to have the property, the likeliest first; the colour is the truth. "
+        "The better the two colours lie apart, the more leaks."
+    )
+    title, axes = f"Who has the property: each {thing}", (thing, "Score")
+    scores = Picture("dots", "scores", title, title, how, (thing, "score", "has"), each, axes, shown)
+    value, low, high, least, most = arrays["auc"].tolist()
+    how = "The AUC with its 95% interval, and the span that it reaches in 95% of 200 games with the property shuffled."
+    both = [("attack", "AUC", value, low, high), ("placebo", "AUC", CHANCE, least, most)]
+    rows = [(name, *ends) for name, _, *ends in both]
+    title, axes = "The attack and its placebo", ("", "AUC")
+    return [scores, Picture("dots", "auc", title, title, how, ("game", "auc", "low", "high"), rows, axes, both)]

@@ -87,7 +87,7 @@ class Score(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A picture of the report, with the rows of its table. ``draw`` names its kind: "pairs" or "curve"."""
+    """A picture of the report, with the rows of its table. ``draw`` names its kind: "pairs", "curve" or "dots"."""
 
     draw: str
     id: str
@@ -96,8 +96,10 @@ class Picture(NamedTuple):
     how: str  # how to read it
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    names: tuple[str, str]  # "pairs": of the upper and the lower row; "curve": titles of the axes
-    values: Sequence[tuple[Any, ...]]  # "pairs": (above, below, text); "curve": points (x, y)
+    names: tuple[str, str]  # "pairs": of the upper and the lower row; "curve", "dots": titles of the axes
+    values: Sequence[
+        tuple[Any, ...]
+    ]  # "pairs": (above, below, text); "curve": points (x, y); "dots": (place, series, y, low, high)
 
 
 class ViewAttack(NamedTuple):

@@ -137,9 +137,11 @@ def rows_held(run: RunFolder) -> dict[int, int]:
 
 def worked(run: RunFolder) -> dict[int, list[int]]:
     """Return round -> the clients that worked in it, in its order; rounds whose row does not list them are left out."""
-    rows = [(row["round"], row.get("clients")) for row in run.rows()]
-    flat = lambda each: each if isinstance(each, list) else [each]  # noqa: E731
-    return {number: [k for each in clients for k in flat(each)] for number, clients in rows if clients}
+    told = {row["round"]: row["clients"] for row in run.rows() if row.get("clients")}
+    return {
+        number: [k for each in clients for k in (each if isinstance(each, list) else [each])]
+        for number, clients in told.items()
+    }
 
 
 def ensure_attack(

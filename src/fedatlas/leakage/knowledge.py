@@ -50,7 +50,9 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
     config, done, loss = common_knowledge(folder)
     told = json.loads((folder / TOLD).read_text(encoding="utf-8")) if (folder / TOLD).exists() else {}
     cohorts = {int(number): Cohort(*one) for number, one in told.get("rounds", {}).items()}
-    view = lambda: RoleView(folder, attack.role)  # noqa: E731
+
+    def view() -> RoleView:
+        return RoleView(folder, attack.role)
 
     def network(seed: int) -> nn.Module:
         model = config.model.model_copy(update={"init": ""})
