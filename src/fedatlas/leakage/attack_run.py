@@ -137,11 +137,11 @@ def rows_held(run: RunFolder) -> dict[int, int]:
 
 def worked(run: RunFolder) -> dict[int, list[int]]:
     """Return round -> the clients that worked in it, in its order; rounds whose row does not list them are left out."""
-    told = {row["round"]: row["clients"] for row in run.rows() if row.get("clients")}
-    return {
-        number: [k for each in clients for k in (each if isinstance(each, list) else [each])]
-        for number, clients in told.items()
-    }
+    out = dict[int, list[int]]()
+    for row in run.rows():
+        if clients := row.get("clients"):
+            out[row["round"]] = [k for each in clients for k in (each if isinstance(each, list) else [each])]
+    return out
 
 
 def ensure_attack(
