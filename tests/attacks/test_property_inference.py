@@ -19,6 +19,7 @@ from fedatlas.config.experiment import LocalConfig
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.tree import Tree
+from reports import Page
 
 PLANTED: dict[str, Any] = {
     "rounds": 1,
@@ -52,10 +53,13 @@ def test_chance_without_a_signal_and_more_than_nine_tenths_with_a_mean_shift(shi
 
 def test_simulated_rows_have_the_property_or_lack_it() -> None:
     y, stream = np.repeat(np.arange(5), 8), np.random.default_rng(1)
+    marks = np.isin(y, (1, 3))
     for has in (True, False):
-        shares = [np.isin(y[drawn_rows(y, 10, (1, 3), 0.4, has, stream)], (1, 3)).mean() for _ in range(200)]
-        assert (min(shares), max(shares)) == ((0.5, 1.0) if has else (0.0, 0.4))
-    assert len(drawn_rows(y, 1, (1,), 0.2, False, stream)) == 1
+        for near, most in ((False, 1.0), (True, 0.8)):
+            drawn = [drawn_rows(y, marks, 10, 0.4, has, stream, near) for _ in range(200)]
+            shares = [marks[rows].mean() for rows in drawn]
+            assert (min(shares), max(shares)) == ((0.5, most) if has else (0.0, 0.4))
+    assert len(drawn_rows(y, marks, 1, 0.2, False, stream)) == 1
 
 
 def test_a_simulated_client_uses_as_many_rows_in_as_many_steps() -> None:
@@ -69,8 +73,9 @@ def test_a_simulated_client_uses_as_many_rows_in_as_many_steps() -> None:
 
 
 def test_an_update_is_pooled_by_output() -> None:
-    tree = Tree({"b": torch.tensor([[7.0, 8.0]]), "w": torch.tensor([[[1.0, 3.0], [5.0, 5.0]]])})
-    assert pooled(tree).tolist() == [[7, 8, 2, 5]]
+    tree = Tree({"b": torch.tensor([[7.0, 8.0]]), "w": torch.tensor([[[1.0, 3.0], [5.0, 6.0]]])})
+    assert pooled(tree).tolist() == [[7, 8, 2, 5.5]]
+    assert pooled(tree, place=1, inputs=2).tolist() == [[7, 8, 2, 5.5, 3, 6]]
 
 
 def test_clients_that_hold_many_of_a_class_are_found_and_an_audit_says_so(tmp_path: Path) -> None:
@@ -79,6 +84,9 @@ def test_clients_that_hold_many_of_a_class_are_found_and_an_audit_says_so(tmp_pa
     assert found["metrics"]["auc"]["value"] > 0.9
     assert found["leaks"]["auc"]["low"] > found["leaks"]["auc"]["beyond"] > 0
     assert 0.5 < found["leaks"]["auc"]["smallest"] < 1
+    page = Page(path / "report.html")
+    assert len(page.table("run-property-scores")) == 30
+    assert [row["game"] for row in page.table("run-property-auc")] == ["attack", "placebo"]
     with np.load(path / "attacks/property/auxiliary.npz") as kept:
         assert set(kept.files) == {"x", "y"}
     (said,) = [one for one in fedatlas.audit(path).record["attacks"] if one["attack"] == "property"]
@@ -94,7 +102,11 @@ def test_clients_that_hold_many_of_a_class_are_found_and_an_audit_says_so(tmp_pa
         ({"model": {"hidden": [4], "loss": "multiclass_hinge"}}, {}, "requires model.loss = 'cross_entropy'"),
         ({}, {"classes": [12]}, "there is no class 12; they are 0 to 9"),
         ({}, {"classes": [3, 3]}, "name each class once"),
-        ({}, {"role": "outsider"}, "cannot work with this view; name one of server"),
+        ({}, {"role": "successor:1"}, "cannot work with this view; name one of server, client, outsider"),
+        ({}, {"role": "outsider"}, "every round has the same clients: set fraction = 0.5"),
+        ({}, {"classes": [3], "column": "sex", "value": "f"}, "a property is given by classes, as in"),
+        ({}, {"column": "sex"}, "a property is given by classes, as in"),
+        ({}, {"column": "sex", "value": "f"}, "these rows have no columns; give the property by classes"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused(tmp_path: Path, tables: Any, keys: Any, words: str) -> None:
@@ -105,9 +117,9 @@ def test_what_cannot_be_carried_out_is_refused(tmp_path: Path, tables: Any, keys
 
 def test_a_property_of_nobody_is_refused_before_the_run(tmp_path: Path) -> None:
     given = {**PLANTED, "attack": [{"name": "property", "share": 0.99999}]}
-    with pytest.raises(DataError, match=r"no client has a share above 1 of classes \[0\]; set another share"):
+    with pytest.raises(DataError, match=r"no client has a share above 1 of rows of classes \[0\]; set another share"):
         run(Experiment.of(**given), out=tmp_path / "run", baselines=False)
 
 
 def test_its_first_class_is_tried_by_default() -> None:
-    assert VIEW_ATTACKS["property"]().keys == {"classes": [0], "share": None, "shadows": 100}
+    assert VIEW_ATTACKS["property"]().keys == {"classes": [0], "share": None, "rounds": None, "shadows": 100}

@@ -45,8 +45,11 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
     """Rules stand everywhere; of FedSeq noise alone is refused, weights by rows under it, and single updates under a sum."""
     every = {cell.name: cell for cell in cells(12)}
     assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(BEFORE) + len(MECHANISMS))
-    views = {name: how.attack for name, how in VIEWS.items() if how.attack}
-    attacks = {POISONS.get(cell.attack, {}).get("name", views.get(cell.attack, cell.attack)) for cell in every.values()}
+    named = {
+        **{one: how.name for one, how in VIEWS.items() if how.name},
+        **{k: v["name"] for k, v in POISONS.items() if "name" in v},
+    }
+    attacks = {named.get(cell.attack, cell.attack) for cell in every.values()}
     assert attacks == {"nobody", *ATTACKS}
     assert {*RULES, "mean"} == {*EVERY_RULE}
     assert {table["pre"] for table in BEFORE.values()} == {"nnm", "bucketing", "arc"}
@@ -64,6 +67,7 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
         *(("fedavg", noise, "[[privacy]]", "false_claims") for noise in ("local_dp", "central_dp")),
         ("fedseq", "secagg", "attack 'pro"),
         ("fedavg", "secagg", "attack 'pro", "property"),
+        *(("fedavg", "central_dp", "[[privacy]]", f"property_{one}") for one in ("active", "of_rounds")),
     }
 
 

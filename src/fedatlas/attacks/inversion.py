@@ -190,8 +190,19 @@ def too_short(name: str, config: Any, role: ViewRole) -> str:
     return ""
 
 
+def no_gradient(name: str, config: Any, scale_free: bool = False) -> str:
+    """Return why updates of a run are no gradients; "" if they are. ``scale_free``: a gradient that was shortened will do."""
+    if config.local.optimizer != "sgd":
+        return f"attack '{name}' reads updates as gradients: set optimizer = \"sgd\" under [local]."
+    if config.local.clip and not scale_free:
+        return f"attack '{name}' reads updates as gradients, which clip shortens: set clip = 0 under [local]."
+    return ""
+
+
 def _refusal(name: str, config: Any, rows: Sequence[int]) -> str:
     local = config.local
+    if why := no_gradient(name, config, scale_free=name not in OF_CLASSES):
+        return why
     steps = local.steps if local.steps is not None else local.epochs
     if max(rows, default=1) == 1 and steps == 1:
         return ""

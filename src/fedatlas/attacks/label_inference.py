@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.inversion import NEEDS_CLASSES, ROUNDS, loss_of, too_short
+from fedatlas.attacks.inversion import NEEDS_CLASSES, ROUNDS, loss_of, no_gradient, too_short
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.successor import WHO, Start, among, colluder, declared, nothing_before, start_of
-from fedatlas.attacks.view_attack import Arrays, Knowledge, Score, Truth, ViewAttack, measured
+from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, measured
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.metrics.intervals import Interval, differences, of_means
 from fedatlas.metrics.quality import Floats
@@ -41,6 +41,7 @@ from fedatlas.rng import torch_stream
 from fedatlas.tree import Tree
 
 NAME = "label_inference"
+PICTURED = 24  # clients shown in the report
 NOISE = 1000  # rows of noise whose mean probabilities stand for those of the client's rows
 FIGURES = {"overlap": "share of rows whose label is counted rightly", "error": "mean absolute error of a class's count"}
 
@@ -77,7 +78,7 @@ def label_inference(*, role: str = "server", targets: Count = 0, start: Start | 
         score=lambda truth, answer: _score(truth, answer, whose, targets),
         figures=FIGURES,
         leak="overlap",
-        pictures=lambda arrays: [],
+        pictures=_pictures,
         thing="client",
         roles=("server", "client", "successor", "outsider"),
         rounds=ROUNDS.get(whose.kind, (0, 2)),
@@ -91,9 +92,7 @@ def label_inference(*, role: str = "server", targets: Count = 0, start: Start | 
 def _unsuited(config: Any, role: ViewRole) -> str:
     if loss_of(config) not in ("auto", "cross_entropy"):
         return f"attack '{NAME}' {NEEDS_CLASSES}"
-    if config.local.optimizer != "sgd":
-        return f"attack '{NAME}' reads updates as gradients: set optimizer = \"sgd\" under [local]."
-    return too_short(NAME, config, role)
+    return no_gradient(NAME, config) or too_short(NAME, config, role)
 
 
 # ---------------------------------------------------------------------- in the attacker's process
@@ -204,4 +203,22 @@ def scored(said: np.ndarray, held: np.ndarray, clients: list[int], seed: int) ->
     low, high = differences(own[None], chance[None], weight, seed, "attack")
     metrics = {"overlap": measured(means[0], float(chance.mean())), "error": measured(means[1], float(far.mean()))}
     leaks = {"overlap": {"value": float((own - chance).mean()), "low": float(low[0]), "high": float(high[0])}}
-    return Score(metrics, leaks, many, {"client": np.array(clients), "counts": said, "held": held, "overlap": own})
+    arrays = {"client": np.array(clients), "counts": said, "held": held, "overlap": own, "placebo": chance}
+    return Score(metrics, leaks, many, {**arrays, "mean": np.array([*means[0][:3], chance.mean()])})
+
+
+def _pictures(arrays: Arrays) -> list[Picture]:
+    """Return the share of rows counted rightly of all clients, with its interval, and of each, beside the placebo."""
+    if "placebo" not in arrays:
+        return []  # an answer without a score
+    value, low, high, chance = arrays["mean"].tolist()
+    each = list(zip(arrays["client"].tolist(), arrays["overlap"].tolist(), arrays["placebo"].tolist(), strict=True))
+    shown = [("all", "attack", value, low, high), ("all", "placebo", chance, None, None)]
+    for k, own, other in each[:PICTURED]:
+        shown += [(f"{k}", "attack", own, None, None), (f"{k}", "placebo", other, None, None)]
+    how = (
+        "The share of a client's rows whose class the attacker counts rightly, and the placebo, the same guess held against other clients. "
+        "The line is the interval over clients. Where the two lie together, the guess tells nothing of this client in particular."
+    )
+    title, axes = "Rows whose class is counted rightly", ("client", "Share of its rows")
+    return [Picture("dots", "counted", title, title, how, ("client", "attack", "placebo"), each, axes, shown)]

@@ -324,8 +324,8 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, known: np.ndarray | Non
     return scored(game.member[keep], answer["score"][keep].astype(np.float64), truth.seed)
 
 
-def scored(member: np.ndarray, score: Floats, seed: int) -> Score:
-    """Return the figures of scores (n,) whose truth is ``member`` (n,)."""
+def scored(member: np.ndarray, score: Floats, seed: int, spread: float | None = None) -> Score:
+    """Return the figures of scores (n,) whose truth is ``member`` (n,). ``spread`` of the placebo; None: by `placebo_spread`."""
     guess = score >= np.median(score)  # half are members, as the attacker knows
 
     def figures(drawn: Floats) -> dict[str, Floats]:
@@ -334,7 +334,7 @@ def scored(member: np.ndarray, score: Floats, seed: int) -> Score:
         return {"auc": real, "accuracy": (inside + 1 - outside) / 2, "advantage": inside - outside}
 
     found = bootstrap(figures, len(member), seed, "attack")
-    auc, spread = found["auc"], placebo_spread(score, member, seed)
+    auc, spread = found["auc"], placebo_spread(score, member, seed) if spread is None else spread
     low = low_rate(score, member, seed)
     metrics = {
         "auc": measured(auc, CHANCE) | {"placebo_low": CHANCE - spread, "placebo_high": CHANCE + spread},
@@ -366,6 +366,14 @@ def placebo_spread(score: np.ndarray, member: np.ndarray, seed: int) -> float:
     far = np.abs(found[np.isfinite(found)] - CHANCE)
     size = math.sqrt(_variance(members, others) / _variance(half, others - half))
     return min(size * float(np.quantile(far, CENTRAL)), CHANCE) if len(far) else CHANCE
+
+
+def shuffled_spread(score: np.ndarray, member: np.ndarray, seed: int) -> float:
+    """Return how far from 0.5 the AUC lies in at most 5% of 200 random orders of the truth: what the scores reach by chance."""
+    once = np.ones((1, len(member)))
+    orders = [numpy_stream(seed, "attack", "shuffled", i).permutation(member) for i in range(SPLITS)]
+    far = [abs(float(_auc(score, one, ~one, once)[0]) - CHANCE) for one in orders]
+    return float(np.quantile(far, CENTRAL))
 
 
 def _variance(m: int, n: int) -> float:

@@ -11,12 +11,13 @@ alie               all attackers send mu - z sigma                              
 inner_product      all attackers send -epsilon times a mean                            B18, Xie et al. 2020
 mimic              all attackers send the change of one honest client                  Karimireddy et al. 2022
 min_max            all attackers send mu - gamma sigma, as far as two known ones apart Shejwalkar, Houmansadr 2021
+property_head      also trains the shared features to tell a property of rows          A6, Melis et al. 2019
 =================  ==================================================================  ====================================
 
 All attacks have the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
 number; ``unit``, where FedSeq's "superclient" selects whole ones, drawn after they were formed on clean data; their last client sends
 the attack's version of the whole chain's change; ``rounds`` from, to, where 0 is the end. Questions before round 1 are
-answered honestly. A client carries out at most one attack. Only the last four see another client's update: with ``knows`` =
+answered honestly. A client carries out at most one attack. Only colluders see another client's update: with ``knows`` =
 "coalition" those of the attackers of their table, with "all", which is labelled omniscient, those of all honest clients.
 """
 
@@ -33,6 +34,8 @@ from fedatlas.attacks.backdoor import Backdoor
 from fedatlas.attacks.collusion import Craft, Knows, Scene, alie_of, inner_product_of, min_max_of, optimised, z_max
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.labels import Flip, FlipKind, PairDraw
+from fedatlas.attacks.properties import Property
+from fedatlas.attacks.property_head import PropertyHead
 from fedatlas.registry import Count, Positive, Rate, Whole
 from fedatlas.tree import Tree
 
@@ -82,11 +85,12 @@ class Poisoning(NamedTuple):
     claim: Claim | None = None
     against_rule: bool = False  # it is optimised against the server's rule
     copied: int | None = None  # the honest client whose change is sent
+    head: PropertyHead | None = None  # the second task of its training
 
     @property
     def alters(self) -> bool:
         """Return whether updates are altered, rather than only rows or claims."""
-        return self.upload is not None or self.craft is not None
+        return self.upload is not None or self.craft is not None or self.head is not None
 
     def active(self, number: int) -> bool:
         """Return whether the attack is active in round ``number``, from 1."""
@@ -233,21 +237,8 @@ def backdoor(
     knows = f"{SEES}; {COHORT}" if replace else SEES
     where = "its rows, its update" if replace else "its rows"
     declares = declared(where, "a model that takes pictures with a patch for one class", knows)
-    upload = scaled_up if replace else None
-    return Poisoning(
-        "backdoor",
-        said,
-        declares,
-        share,
-        clients,
-        unit,
-        rounds,
-        None,
-        upload,
-        replace,
-        scale,
-        Backdoor(target, poisoned, side),
-    )
+    upload, door = scaled_up if replace else None, Backdoor(target, poisoned, side)
+    return Poisoning("backdoor", said, declares, share, clients, unit, rounds, None, upload, replace, scale, door)
 
 
 def false_claims(
@@ -384,6 +375,35 @@ def min_max(
     return colluding("min_max", said, knows, min_max_of, False, (share, clients, unit, rounds))
 
 
+def property_head(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    classes: tuple[Count, ...] | None = None,
+    column: str = "",
+    value: str = "",
+    weight: Positive = 1.0,
+) -> Poisoning:
+    """Attackers train the features that all share to tell rows with a property as well: the active form of `property` (A6).
+
+    share: share of the clients that attack; or give clients.
+    clients: the attackers by number; or give share.
+    unit: what share counts and selects: clients, or FedSeq's superclients.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    classes: the classes of the property, by number; default: [0].
+    column: a table's column, in place of classes.
+    value: the category of that column.
+    weight: weight of the second loss; the task's own has 1.
+    """
+    sought = Property.of("property_head", classes, column, value)
+    said = f"**Property head.** {{who}} also trained the shared features to tell rows {sought} from others."
+    declares = declared("its update", "a property of others' rows, by making later updates tell more of it")
+    declares = declares._replace(budget="an honest client's training, and as many steps on two losses")
+    return Poisoning("property_head", said, declares, share, clients, unit, rounds, head=PropertyHead(sought, weight))
+
+
 OF_WHOM: Mapping[Knows, str] = {"coalition": "their own changes", "all": "all honest changes"}
 
 
@@ -425,4 +445,5 @@ POISONING: dict[str, Callable[..., Poisoning]] = {
     "inner_product": inner_product,
     "mimic": mimic,
     "min_max": min_max,
+    "property_head": property_head,
 }

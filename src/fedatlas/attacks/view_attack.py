@@ -6,7 +6,7 @@ Such an attack only observes. It runs after the run, in a process without data: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,8 @@ class Knowledge(NamedTuple):
     told: Mapping[str, Any]  # output of `ViewAttack.tells`
     shape: tuple[int, ...]  # of a row as the network reads it; () for words
     keep: Callable[[str, Arrays], None]  # write a file that `arrays` reads; under `SHADOWS`, also in a later attack
+    rounds: Callable[[int], Iterable[tuple[int, ViewGradients]]]  # gradients of each round up to this one; 0 = the end
+    inputs: tuple[str, ...] = ()  # names of a table's model inputs
 
 
 class Truth(NamedTuple):
@@ -66,7 +68,13 @@ class Truth(NamedTuple):
     kept: Callable[[int], Rows]  # rows that it holds out
     test: Callable[[Tensor], Tensor]  # class -> its test rows
     box: Callable[[], tuple[Tensor, Tensor]]
-    trained: Sequence[int] = ()  # clients of the first round
+    worked: Mapping[int, Sequence[int]] = {}  # round -> the clients that worked in it, where the run tells
+    inputs: tuple[str, ...] = ()  # names of a table's model inputs
+
+    @property
+    def trained(self) -> Sequence[int]:
+        """The clients of the first round; all that hold rows where the run does not tell."""
+        return self.worked.get(1) or [k for k, n in self.sizes.items() if n]
 
 
 class Score(NamedTuple):
@@ -79,7 +87,7 @@ class Score(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A picture of the report, with the rows of its table. ``draw`` names its kind: "pairs" or "curve"."""
+    """A picture of the report, with the rows of its table. ``draw`` names its kind: "pairs", "curve" or "dots"."""
 
     draw: str
     id: str
@@ -88,8 +96,10 @@ class Picture(NamedTuple):
     how: str  # how to read it
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    names: tuple[str, str]  # "pairs": of the upper and the lower row; "curve": titles of the axes
-    values: Sequence[tuple[Any, ...]]  # "pairs": (above, below, text); "curve": points (x, y)
+    names: tuple[str, str]  # "pairs": of the upper and the lower row; "curve", "dots": titles of the axes
+    values: Sequence[
+        tuple[Any, ...]
+    ]  # "pairs": (above, below, text); "curve": points (x, y); "dots": (place, series, y, low, high)
 
 
 class ViewAttack(NamedTuple):

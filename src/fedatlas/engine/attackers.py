@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
-from fedatlas.algorithm import Question, Task
+from fedatlas.algorithm import Batch, Budget, Question, Task
 from fedatlas.attacks.collusion import Aggregate, Craft
-from fedatlas.data.batches import Taint
+from fedatlas.attacks.property_head import PropertyHead
+from fedatlas.data.batches import Draw, Rows, Taint, batches
+from fedatlas.engine.model import Network, copied
 from fedatlas.tree import Tree
 
 
@@ -36,6 +39,7 @@ class Attacker(NamedTuple):
     taint: Taint | None = None  # of its batches
     # (where its work began, where it ended, the scale it was told, its random numbers) -> where it claims to have ended
     upload: Callable[[Tree, Tree, float, torch.Generator], Tree] | None = None
+    head: PropertyHead | None = None  # a second task, trained in place of its honest work
     craft: Craft | None = None  # what all its attackers send
     aggregate: Aggregate | None = None  # the server's rule, for ``craft``
     omniscient: bool = False  # ``craft`` uses the changes of honest clients
@@ -57,12 +61,42 @@ class Begun(Protocol):
     def message(self) -> Mapping[str, Any]: ...
     @property
     def params(self) -> Tree: ...
+    @property
+    def buffers(self) -> Tree: ...
+    @property
+    def rows(self) -> Rows: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def draw(self) -> Draw: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
 
 
-def pretended(attacker: Attacker, order: Order, begun: Begun, params: Tree, stream: torch.Generator) -> Tree:
+def pretended(
+    attacker: Attacker, order: Order, begun: Begun, params: Tree, stream: torch.Generator, network: Network
+) -> Tree:
     """Return the model that a malicious client claims to have reached; its update follows as an honest client's would."""
-    if attacker.upload is None or not order.sends:
+    if not order.sends:
+        return params
+    if attacker.head is not None:
+        return on_two_tasks(attacker.head, begun, stream, network)
+    if attacker.upload is None:
         return params
     told = begun.message.get("anchor", {}) if order.chained else {}  # in a hostile superclient: where its chain began
     start = Tree({name: told.get(name, begun.params[name]) for name in params})
     return attacker.upload(start, params, order.scale, stream)
+
+
+def on_two_tasks(head: PropertyHead, begun: Begun, stream: torch.Generator, network: Network) -> Tree:
+    """Return where training on the run's task and the attacker's ends, on the batches of the honest work."""
+    network.module.train()
+    buffers = copied(begun.buffers)  # batch norm writes into them
+
+    def of(weights: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
+        return network.loss_and_features(weights, batch._replace(extra={**buffers, **batch.extra}))
+
+    drawn = batches(begun.rows, begun.budget, begun.draw)
+    return head.trained(begun.params, drawn, of, begun.lr, begun.weight_decay, stream)

@@ -366,7 +366,8 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     with placing(bench.device):
         if job.order is not None and work.steps:
-            params = pretended(bench.attackers[job.order.attack], job.order, prepared, params, attack_stream(job))
+            hostile = bench.attackers[job.order.attack]
+            params = pretended(hostile, job.order, prepared, params, attack_stream(job), bench.network)
         known_work = work if prepared.draw.sampling is None else work._replace(loss=math.nan)  # it has no noise
         update, state = task.finish(params, known_work, prepared.message, prepared.state, facts)
     # sealing, the server and the clients' stored values are on the processor

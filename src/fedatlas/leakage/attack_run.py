@@ -79,13 +79,13 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     common_knowledge(run.path)
     check_attack(made, config, run)
     root = row_secret.read(run.path)
-    told = dict(made.tells(truth_of(set_up(whole, root=root))) if made.tells else {})
+    told = dict(made.tells(truth_of(set_up(whole, root=root), worked(run))) if made.tells else {})
     if made.shadows:
         told["sizes"] = list(rows_held(run).values())
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
-        score = made.score(truth_of(set_up(whole, root=root), trained_first(run)), arrays)
+        score = made.score(truth_of(set_up(whole, root=root), worked(run)), arrays)
         found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"
@@ -136,11 +136,13 @@ def rows_held(run: RunFolder) -> dict[int, int]:
     return {int(k): n if isinstance(n, int) else len(n) for k, n in clients.items() if n}
 
 
-def trained_first(run: RunFolder) -> list[int]:
-    """Return the clients of the first round, in its order; all that hold rows if the row does not list them."""
-    row: Mapping[str, Any] = next((row for row in run.rows() if row["round"] == 1), {})
-    clients = row.get("clients") or rows_held(run)
-    return [k for each in clients for k in (each if isinstance(each, list) else [each])]
+def worked(run: RunFolder) -> dict[int, list[int]]:
+    """Return round -> the clients that worked in it, in its order; rounds whose row does not list them are left out."""
+    out = dict[int, list[int]]()
+    for row in run.rows():
+        if clients := row.get("clients"):
+            out[row["round"]] = [k for each in clients for k in (each if isinstance(each, list) else [each])]
+    return out
 
 
 def ensure_attack(
@@ -163,8 +165,8 @@ def ensure_attack(
 
 
 def with_views(config: ExperimentConfig, made: ViewAttack) -> ExperimentConfig:
-    """Return the experiment with the attack's views recorded: of all rounds if it needs them, else of the set-up and the first two."""
-    rounds = [0, 2] if made.rounds is None or made.rounds[1] else [0, 0]
-    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": rounds}
+    """Return the experiment with the attack's views recorded: of all rounds if it needs them, else at least of the set-up and two rounds."""
+    _, last = made.rounds or (0, 0)
+    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, last and max(last, 2)]}
     roles = dict.fromkeys([*kept["roles"], *map(str, made.views)])
     return parse({**config.plain(), "observe": {**kept, "roles": [*roles]}})

@@ -23,7 +23,7 @@ def attack_sentence(found: Mapping[str, Any]) -> str:
 
 def attack_lines(found: Mapping[str, Any]) -> list[str]:
     """Return lines: the threat model, the figures with placebo and interval, and what leaks."""
-    attack = VIEW_ATTACKS[found["name"]]()
+    attack = VIEW_ATTACKS[found["name"]](role=found["role"], **found["keys"])
     out = [f"{found['name']} from the view of {found['role']}, {count(found['targets'], attack.thing)}"]
     out += [f"  {field}: {text}" for field, text in found["declaration"].items()]
     if "unscored" in found:

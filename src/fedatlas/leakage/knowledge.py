@@ -14,7 +14,7 @@ from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
 from fedatlas.leakage.handed_models import newest_handed
-from fedatlas.leakage.view_gradients import read_gradients
+from fedatlas.leakage.view_gradients import Cohort, read_gradients, read_rounds
 from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
 from fedatlas.record.observed import RoleView
@@ -49,7 +49,11 @@ def common_knowledge(folder: Path) -> Common:
 def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
     """Return all knowledge in the folder; a view is read only when an attack asks for it."""
     config, done, loss = common_knowledge(folder)
-    told = folder / TOLD
+    told = json.loads((folder / TOLD).read_text(encoding="utf-8")) if (folder / TOLD).exists() else {}
+    cohorts = {int(number): Cohort(*one) for number, one in told.get("rounds", {}).items()}
+
+    def view() -> RoleView:
+        return RoleView(folder, attack.role)
 
     def network(seed: int) -> nn.Module:
         model = config.model.model_copy(update={"init": ""})
@@ -65,9 +69,11 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         gradients=lambda targets: gradients_of(folder, attack, config, targets),
         model=lambda: newest_model(folder, attack),
         arrays=RunFolder(folder).arrays,
-        told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},
+        told=told,
         shape=() if done.kind == "tokens" else tuple(done.shape),
         keep=RunFolder(folder).save_arrays,
+        rounds=lambda last: read_rounds(view(), config, last, cohorts, told.get("own", 0)),
+        inputs=done.columns,
     )
 
 

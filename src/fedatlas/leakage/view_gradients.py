@@ -8,8 +8,8 @@ successor in a chain sees one client's model, and takes another for the one that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedatlas.errors import ConfigError
 from fedatlas.leakage.handed_models import last_received, plain_model, truly_begun
 from fedatlas.privacy.mechanisms import made
 from fedatlas.record.observed import RoleView, ViewFrame
+from fedatlas.setup.attackers import server_rate
 from fedatlas.setup.resolution import make_algorithm
 from fedatlas.setup.transform import make_transform
 from fedatlas.transforms.change import decoded, unseal
@@ -30,9 +31,9 @@ ROUND = 1  # the round whose gradients are taken at the initial model
 
 
 def read_gradients(
-    view: RoleView, config: ExperimentConfig, targets: int, beside: RoleView | None = None
+    view: RoleView, config: ExperimentConfig, targets: int, beside: RoleView | None = None, number: int = ROUND
 ) -> ViewGradients:
-    """Return the gradients of the first round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none.
+    """Return the gradients of a round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none.
 
     Of a successor: the gradient behind the first model that its view can compare with an earlier one; ``beside``: its predecessor's view.
     """
@@ -41,27 +42,82 @@ def read_gradients(
         change = _gradient(hop.before, hop.after, hop.lr or config.local.lr, config)
         return ViewGradients((hop.client,), stack([change]), hop.before, hop.buffers)
     if view.role.kind == "server":
-        return _of_updates(list(view.frames(ROUND)), config, targets)
+        return _of_updates(list(view.frames(number)), config, targets, number)
     outside = view.role.kind == "outsider"  # it sees what a round made, a client what a round begins with
-    first = ROUND - 1 if outside else ROUND
+    first = number - 1 if outside else number
     before, after = _told(view, first), _told(view, first + 1)
     change = _gradient(before, after, config.local.lr, config)
     return ViewGradients((-1,), stack([change]), before, Tree())
 
 
+class Cohort(NamedTuple):
+    """A round as it is told to who sees only its mean."""
+
+    clients: int
+    rows: int
+
+
+def read_rounds(
+    view: RoleView, config: ExperimentConfig, last: int, told: Mapping[int, Cohort], own: int = 0
+) -> Iterator[tuple[int, ViewGradients]]:
+    """Yield (round, its gradients) for each round up to ``last`` (0 = the end) whose gradients the view reveals, with the model then.
+
+    A server sees each update. A client or an outsider sees the mean of a round: the step between two models over the server's rate. A
+    client takes its own part from it; ``own``: its rows. ``told``: the rounds that it is told about. ConfigError for a view of none.
+    """
+    within = [number for number in view.rounds if number >= ROUND and (not last or number <= last)]
+    if view.role.kind == "server":
+        for number in within:
+            yield number, read_gradients(view, config, 0, number=number)
+        return
+    outside = view.role.kind == "outsider"
+    held = {n for n in view.rounds if _model(view, n) is not None}
+    usable = [n for n in within if {n - outside, n + 1 - outside} <= held]
+    if not usable:
+        raise ConfigError(
+            f"the view of '{view.role}' holds no two models that follow each other: set rounds = [0, 0] under [observe], and for a client "
+            "a larger fraction under [cohort]; then run again."
+        )
+    for number in usable:
+        seen = read_gradients(view, config, 0, number=number)
+        mean = (1 / server_rate(config)) * seen.gradients
+        if view.role.kind == "client" and number in told:
+            mean = _without_own(view, config, mean, number, told[number], own)
+        yield number, seen._replace(gradients=mean)
+
+
+def _without_own(view: RoleView, config: ExperimentConfig, mean: Tree, number: int, cohort: Cohort, own: int) -> Tree:
+    """Return the mean of a round's other clients; zeros if there are none."""
+    frames = list(view.frames(number))
+    if any(name in frame.body for frame in frames for name in HIDDEN):
+        raise ConfigError(f"the view of '{view.role}' holds its own update under masks: attack that of 'outsider'.")
+    mine = _of_updates(frames, config, 1, number).gradients
+    share = 1 / cohort.clients if config.algorithm.parameters().get("weights") == "uniform" else own / cohort.rows
+    return (1 / (1 - share)) * (mean - share * mine) if share < 1 else 0.0 * mean
+
+
 def _told(view: RoleView, number: int) -> Tree:
-    """Return the global model that a client or an outsider received."""
-    for frame in view.frames(number):
-        body = frame.body.get("message", frame.body)
-        if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
-            return plain_model(view, body["model"])
+    """Return the global model that a client or an outsider received in a round. ConfigError if it received none."""
+    if (found := _model(view, number)) is not None:
+        return found
     raise ConfigError(
         f"the view of '{view.role}' holds no model of round {number}: a client must be asked in rounds {ROUND} and {ROUND + 1}; "
         "set fraction = 1.0 under [cohort] and rounds = 2."
     )
 
 
-def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: int) -> ViewGradients:
+def _model(view: RoleView, number: int) -> Tree | None:
+    """Return the global model that a client or an outsider received in a round, or None. ConfigError if it is encrypted."""
+    for frame in view.frames(number):
+        body = frame.body.get("message", frame.body)
+        if frame.direction in {"down", "published"} and isinstance(body, Mapping) and "model" in body:
+            return plain_model(view, body["model"])
+    return None
+
+
+def _of_updates(
+    frames: Iterable[ViewFrame], config: ExperimentConfig, targets: int, number: int = ROUND
+) -> ViewGradients:
     """Return the gradient behind each update that was sent up."""
     told: dict[int, ViewFrame] = {}
     first: Mapping[str, Any] = {}
@@ -94,7 +150,7 @@ def _of_updates(frames: Iterable[ViewFrame], config: ExperimentConfig, targets: 
         found.append((frame.client, _gradient(start, after, lr or config.local.lr, config)))
     if not found:
         raise ConfigError(
-            f"the view of 'server' holds no update of round {ROUND}: give rounds = [1, 1] under [observe]."
+            f"the view of 'server' holds no update of round {number}: give rounds = [{number}, {number}] under [observe]."
         )
     clients, each = zip(*found, strict=True)
     return ViewGradients(clients, stack(each), Tree(first["model"]), Tree(first.get("buffers") or {}))

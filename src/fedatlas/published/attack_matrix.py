@@ -1,7 +1,8 @@
 """Attack by defence, cell by cell: the figure under each rule and each mechanism, or the reason why they cannot be combined.
 
 Digits, FedAvg and FedSeq (superclients of two). Poisoning by a fifth of twenty clients or of ten superclients, and
-attacks on views: inverted gradients of clients with one row each, and membership of clients with few rows. Each is run
+attacks on views: inverted gradients of clients with one row each, labels and properties of unlike clients, a property of rounds, and
+membership of clients with few rows. Each is run
 against every rule and every mechanism. No cell is empty: it holds a figure with its 95% interval, or the sentence of
 the refusal.
 """
@@ -71,6 +72,7 @@ POISONS: Mapping[str, Row] = {  # the attack is `name`, or the key itself
     "mimic": {"share": 0.2},
     "min_max": {"share": 0.2},
     "min_max_all": {"name": "min_max", "share": 0.2, "knows": "all"},
+    "property_head": {"share": 0.2, "classes": [3]},
 }
 ONCE = ("model_replacement", "backdoor_replacing")
 """Carried out in the last round, by the smallest share with at least one attacker."""
@@ -116,6 +118,23 @@ RICH: Row = {
     "attack": [{"name": "property"}],
 }
 """The same, with rows held out for the attacker."""
+TURNS: Row = {
+    **RICH,
+    "rounds": 40,
+    "partition": {"name": "dirichlet", "clients": 16, "alpha": 1.0},
+    "cohort": {"fraction": 0.75},
+    "evaluation": {"clients": 0.5, "every": 40},
+    "attack": [{"name": "property", "role": "outsider", "classes": [3]}],
+}
+"""Clients that take turns, so that some rounds have more of a class than others."""
+TAUGHT: Row = {
+    **TURNS,
+    "attack": [
+        {"name": "property", "role": "client:0", "classes": [3]},
+        {"name": "property_head", "clients": [0], "classes": [3]},
+    ],
+}
+"""The same, with a client that trains the shared features to tell that class from others."""
 
 CHAINED: Row = {
     **ONE_ROW,
@@ -139,8 +158,8 @@ class ViewCells(NamedTuple):
     shape: str = ".3f"  # of a figure in text
     unit: str = ""
     observer: str = ""  # role of the observer; "": the server, or an outsider where the server is trusted
-    attack: str = ""  # name of the attack, if it is not that of the cells
     settled: bool = False  # whether the constants of pictures are set without rows
+    name: str = ""  # of the attack, if the cells have another
 
 
 PSNR = partial(ViewCells, tables=ONE_ROW, figure="PSNR above the placebo's", shape=".1f", unit=" dB", settled=True)
@@ -152,11 +171,15 @@ VIEWS: Mapping[str, ViewCells] = {
     "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", observer="outsider"),
     "label_inference": ViewCells({}, UNLIKE, "share of rows counted rightly above the placebo's", settled=True),
     "property": ViewCells({}, RICH, "AUC above the placebo's", settled=True),
-    "inverting_gradients_handed_on": HANDED({"iterations": 300}, attack="inverting_gradients"),
-    "inverting_gradients_received_before": HANDED({"iterations": 300, "start": "last"}, attack="inverting_gradients"),
-    "membership_handed_on": ViewCells(
-        {}, MANY_ROWS, "AUC above the placebo's", observer=SUCCESSOR, attack="membership"
+    "property_of_rounds": ViewCells(
+        {}, TURNS, "AUC above the placebo's", observer="outsider", settled=True, name="property"
     ),
+    "property_active": ViewCells(
+        {}, TAUGHT, "AUC above the placebo's", observer="client:0", settled=True, name="property"
+    ),
+    "inverting_gradients_handed_on": HANDED({"iterations": 300}, name="inverting_gradients"),
+    "inverting_gradients_received_before": HANDED({"iterations": 300, "start": "last"}, name="inverting_gradients"),
+    "membership_handed_on": ViewCells({}, MANY_ROWS, "AUC above the placebo's", observer=SUCCESSOR, name="membership"),
 }
 """Those of a successor in a chain: with the true start, and with the model that it received before."""
 
@@ -174,6 +197,8 @@ NOTES = (
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "A successor has the model that client 0 handed on in a chain, and the one that client 0 began with (handed_on), or the one that it",
     "received itself before (received_before). Its membership is that of client 0's rows.",
+    "property_of_rounds tells from an outsider's view which of 40 rounds were rich in a class, and property_active from that of a client",
+    "that also trains the shared features to tell the class (property_head).",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
 
@@ -343,7 +368,9 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
         write_json(constants, TO_ONE)
         tables["data"] = {**tables["data"], "constants": str(constants)}
     keys = {"role": cell.role, **how.keys}
-    made = ensure_attack(parse({**tables, "seed": seed}), folder, how.attack or cell.attack, keys, seen)
+    made = ensure_attack(parse({**tables, "seed": seed}), folder, how.name or cell.attack, keys, seen)
+    if "unscored" in made:
+        return CellResult(str(made["unscored"]))
     (leak,) = made["leaks"].values()
     value, low, high = leak["value"], leak["low"], leak["high"]
     text = text_of(cell, value, low, high, sign="+")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import Arrays, Picture, ViewAttack, is_leak
 from fedatlas.reporting.blocks import Block, Cells, Figure, Figures, TableBlock, TableCell, TermList, Text, lead, notice
-from fedatlas.reporting.drawing.charts import power_curve
+from fedatlas.reporting.drawing.charts import Axis, Point, Series, dots, power_curve
 from fedatlas.reporting.drawing.pixels import pairs
 from fedatlas.reporting.entries import Plain, Subject
-from fedatlas.wording import DASH, count, csv_text, interval_text, no_leak, number
+from fedatlas.wording import DASH, count, csv_text, interval_text, no_leak, number, tick
 
 THREAT = {
     "who": "who",
@@ -28,7 +29,23 @@ INTRO = (
     "any information about its target; a value beyond what chance gives is a leak. Where none is seen, this does not prove "
     "that there is none."
 )
-DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": power_curve}
+
+
+def spots(width: int, names: tuple[str, str], values: Sequence[tuple[Any, ...]], label: str) -> str:
+    """Draw values (place, series, y, low, high) as dots with intervals; ``names`` of the two axes."""
+    places, kinds = (list(dict.fromkeys(one[i] for one in values)) for i in (0, 1))
+    series = [
+        Series(kind, style, [_spot(places, *one) for one in values if one[1] == kind])
+        for style, kind in enumerate(kinds)
+    ]
+    return dots(width, places, names[0], Axis(names[1], tick, zero=True), series, label)
+
+
+def _spot(places: Sequence[str], place: str, kind: str, y: float, low: float | None, high: float | None) -> Point:
+    return Point(places.index(place), y, f"{place}, {kind}: {number(y)} {interval_text(low, high)}".strip(), low, high)
+
+
+DRAWINGS: Mapping[str, Callable[..., str]] = {"pairs": pairs, "curve": power_curve, "dots": spots}
 """``draw`` of a `Picture` -> the function that draws it."""
 
 
@@ -46,7 +63,8 @@ def threat_facts(declaration: Mapping[str, str]) -> TermList:
 
 
 def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
-    attack, about = VIEW_ATTACKS[record["name"]](), f"{record['name']}, from the view of {_role(record['role'])}"
+    attack = VIEW_ATTACKS[record["name"]](role=record["role"], **record["keys"])
+    about = f"{record['name']}, from the view of {_role(record['role'])}"
     if "unscored" in record:
         return [notice(f"{about}: {record['unscored']}")]
     leak, things = record["leaks"].get(attack.leak, {}), count(record["targets"], attack.thing)
@@ -54,7 +72,7 @@ def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
     return [
         lead(f"{about}, {things}: {verdict}."),
         _table(subject, attack, record),
-        Figures([_figure(subject, record["name"], one) for one in attack.pictures(arrays)]),
+        *(Figures([_figure(subject, record["name"], one)]) for one in attack.pictures(arrays)),
         threat_facts(record["declaration"]),
     ]
 

@@ -264,7 +264,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     how = replace(how, bytes_up=how.bytes_up + before.sent.up, bytes_down=how.bytes_down + before.sent.down)
     counts = class_counts(learn, dataset.classes) if dataset.task == "classes" and not mechanisms else None
     hiding = before.hiding + (learn.more if isinstance(learn, Hidden) else 0)
-    whole = whole._replace(poisonings=hostile.with_patches(poisonings, how, dataset.name))
+    whole = whole._replace(poisonings=hostile.with_rows(poisonings, how, dataset.name))
     return Holdings(
         whole, dataset, ready, how, partition, facts, counts, hiding, (), told, pairs, root, columns, canaries
     )

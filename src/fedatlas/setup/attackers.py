@@ -128,8 +128,11 @@ PATCHED = Refused(
 )
 
 
-def with_patches(poisonings: Sequence[Poisoning], done: Preprocess, name: str) -> tuple[Poisoning, ...]:
-    """Tell backdoors how white looks to the network. ConfigError if the rows are not pictures, or smaller than the patch."""
+def with_rows(poisonings: Sequence[Poisoning], done: Preprocess, name: str) -> tuple[Poisoning, ...]:
+    """Tell attacks how the network reads rows: backdoors what is white, second tasks the names of a table's inputs.
+
+    ConfigError if the rows are not pictures, or smaller than the patch, and for a column or category that they lack.
+    """
     out = []
     for one in poisonings:
         if one.backdoor is not None:
@@ -140,6 +143,11 @@ def with_patches(poisonings: Sequence[Poisoning], done: Preprocess, name: str) -
                     "pixels; take a smaller patch."
                 )
             one = one._replace(backdoor=one.backdoor._replace(white=white))
+        if one.head is not None:
+            if done.task != "classes":
+                raise ConfigError(f"attack.{one.name}: it needs classes, but '{name}' predicts {done.task}.")
+            one.head.sought.check(len(done.class_names), done.columns)
+            one = one._replace(head=one.head._replace(inputs=done.columns))
         out.append(one)
     return tuple(out)
 
@@ -154,6 +162,7 @@ def attackers_of(poisonings: Sequence[Poisoning], seed: int, rule: Rule | None, 
             claimed=(lambda rows: rows) if claim is None else (lambda rows: ClaimedRows(rows, claim, classes)),
             taint=None if door is None else door.poisoned_rows,
             upload=one.upload,
+            head=one.head,
             craft=one.craft,
             aggregate=None if one.craft is None else rule_as_known(rule),
             omniscient=one.declares.knows == "all",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -12,8 +12,8 @@ from fedatlas.setup.party_rows import HELD_OUT
 from fedatlas.setup.pixels import pixel_range
 
 
-def truth_of(setup: Setup, trained: Sequence[int] = ()) -> Truth:
-    """Return the ground truth of a run; ``trained``: the clients of its first round."""
+def truth_of(setup: Setup, worked: Mapping[int, Sequence[int]] | None = None) -> Truth:
+    """Return the ground truth of a run; ``worked``: round -> the clients that worked in it."""
     test = setup.dataset.splits["test"]
     return Truth(
         seed=setup.seed,
@@ -24,5 +24,6 @@ def truth_of(setup: Setup, trained: Sequence[int] = ()) -> Truth:
         kept=lambda k: setup.rows.kept(k, HELD_OUT),
         test=lambda label: setup.dataset.inputs(test.x[test.y == label], torch.float32),
         box=lambda: pixel_range(setup.held.preprocess, setup.config.data.name),
-        trained=trained,
+        worked=worked or {},
+        inputs=setup.held.preprocess.columns,
     )
