@@ -165,7 +165,7 @@ def ensure_attack(
 
 
 def with_views(config: ExperimentConfig, made: ViewAttack) -> ExperimentConfig:
-    """Return the experiment with the attack's views recorded: of all rounds if it needs them, else at least of the set-up and two rounds."""
+    """Return the experiment with the attack's views recorded: of all rounds if it needs them, else of at least two rounds."""
     _, last = made.rounds or (0, 0)
     kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, last and max(last, 2)]}
     roles = dict.fromkeys([*kept["roles"], *map(str, made.views)])
