@@ -38,6 +38,7 @@ def section(text: str, heading: str) -> str:
     return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
+@cache
 def costs() -> dict[str, tuple[str, dict[str, str]]]:
     """algorithm -> (page, what its cost table says: column -> cell)."""
     found: dict[str, tuple[str, dict[str, str]]] = {}

@@ -131,24 +131,37 @@ def test_codec(name: str) -> None:
         assert (host.cost.bytes_up, host.cost.bytes_down) == (0, 0)  # rows travel once
 
 
-OPTIMIZERS = [sgd(), sgd(momentum=0.9, nesterov=True), Optimizer("adam")]
-ENGINES = [(make, optimizer) for make in (fast, stacked) for optimizer in OPTIMIZERS] + [(tuned, OPTIMIZERS[1])]
+KINDS = {"fedavg", "fedadam", "scaffold", "moon", "hwfedavg", "ifca", "ditto", "gossip", "fedseq", "feddf", "fedma"}
+"""One of each kind: a mean, states of the server and of clients, features, sums before round 1, several models, own models, no server,
+chains, a distilled model and one that grows.
+"""
+
+NESTEROV = sgd(momentum=0.9, nesterov=True)
+ENGINES = {sgd(): (fast, stacked, tuned), NESTEROV: (fast, stacked, tuned), Optimizer("adam"): (fast, stacked)}
 
 
-@pytest.mark.parametrize(("make", "optimizer"), ENGINES)
-@pytest.mark.parametrize("name", NAMES)
-def test_engines(name: str, optimizer: Optimizer, make: Callable[[Bench], Executor]) -> None:
+def engine_cases() -> list[Any]:
+    """(algorithm, optimiser): those whose optimiser is fixed with it, all others with momentum, and one of each kind with all."""
+    found = []
+    for name, optimizer in product(NAMES, ENGINES):
+        fixed = any(key in brief(name).fixes for key in ("local.momentum", "local.optimizer"))
+        if not fixed or optimizer == sgd():
+            quick = fixed or optimizer == NESTEROV or name in KINDS
+            found.append(pytest.param(name, optimizer, marks=() if quick else pytest.mark.slow))
+    return found
+
+
+@pytest.mark.parametrize(("name", "optimizer"), engine_cases())
+def test_engines(name: str, optimizer: Optimizer) -> None:
     """The fast engine agrees with the oracle, in float64 on a smooth network, over rounds, states and ragged batches."""
-    made = algorithm(name, "engines")
-    if any(key in made.fixes for key in ("local.momentum", "local.optimizer")) and optimizer != sgd():
-        optimizer = sgd()
-    fed = federation(made, optimizer=optimizer, weight_decay=1e-2, clip=1.0)
+    fed = federation(algorithm(name, "engines"), optimizer=optimizer, weight_decay=1e-2, clip=1.0)
     oracle, host = play(fed, lr=0.05)
-    quick, quick_host = play(fed, make=make, lr=0.05)
-    assert gap(oracle, quick) < 1e-11
-    assert gap(states(host), states(quick_host)) < 1e-10
-    for k, work in host.view.work.items():
-        assert quick_host.view.work[k].loss == pytest.approx(work.loss, abs=1e-11)
+    for make in ENGINES[optimizer]:
+        quick, quick_host = play(fed, make=make, lr=0.05)
+        assert gap(oracle, quick) < 1e-11
+        assert gap(states(host), states(quick_host)) < 1e-10
+        for k, work in host.view.work.items():
+            assert quick_host.view.work[k].loss == pytest.approx(work.loss, abs=1e-11)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -165,15 +178,9 @@ def test_engines_in_float32(name: str) -> None:
     assert gap(oracle, quick) < 1e-4
 
 
-FORKED = {"fedavg", "fedadam", "scaffold", "moon", "hwfedavg", "ifca", "ditto", "gossip", "fedseq", "feddf", "fedma"}
-"""Quick: a mean, states of the server and of clients, features, sums before round 1, several models, own models, no server, chains,
-a distilled model and one that grows.
-"""
-
-
 @pytest.mark.skipif(not can_fork(), reason="this system cannot fork workers")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FORKED else pytest.mark.slow) for name in NAMES]
+    "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in NAMES]
 )
 def test_workers(name: str) -> None:
     """Any number of workers and any chunk size give the bits of one process under the same plan."""
