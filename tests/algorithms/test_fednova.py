@@ -66,7 +66,7 @@ def test_solves_the_objective_of_its_weights_whatever_the_steps(weights: str, op
     """Five unequal quadratics that take 1 to 5 steps: sum p_k a_k (x - b_k) = 0 in the limit of small rates (C1)."""
     steps = {k: Budget(steps=k + 1) for k in range(5)}
     fed = quadratics(ALGORITHMS["fednova"](weights=weights), **UNEQUAL, tau=5)
-    server, _ = play(fed, everyone(fed, 400), lr=4e-3, budgets=steps)
+    server, _ = play(fed, everyone(fed, 200), lr=8e-3, budgets=steps)
     assert x_of(server) == pytest.approx(optimum, abs=0.01)
 
 

@@ -155,7 +155,7 @@ def test_duals_add_up_over_chains(by_size: bool) -> None:
     duals = sum(float((host.states.get(k) or {})["g_k"]["w"]) * weight[k] for k in weight)
     assert abs(float(server["h"]["w"])) > 0.1
     assert float(server["h"]["w"]) == pytest.approx(duals / N_S, abs=1e-12)
-    server, _ = play(fed, everyone(fed, 150), lr=0.1)
+    server, _ = play(fed, everyone(fed, 100), lr=0.1)
     a, b, p = UNEQUAL["a"], UNEQUAL["b"], sizes if by_size else [1] * 5
     best = sum(x * y * z for x, y, z in zip(a, b, p, strict=True)) / sum(x * z for x, z in zip(a, p, strict=True))
     assert x_of(server) == pytest.approx(best, abs=1e-6)

@@ -19,25 +19,22 @@ ORACLES = oracles()
 ABSENT: Mapping[str, str] = {}  # algorithm -> why it has no oracle
 NO_STRAGGLERS = {"centralised", "fedsgd"}  # one party; one step
 CASES = [(name, case) for name, module in ORACLES.items() for case in module.CASES]
-FIRST = 6  # rounds after which other parameters than the defaults are compared in the quick tests
+FIRST = 6  # rounds after which the quick tests compare
 
 
 def label(value: Any) -> str:
     return value if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items()) or "defaults"
 
 
-@pytest.mark.parametrize(("name", "case"), [one for one in CASES if one[1]], ids=label)
+@pytest.mark.parametrize(("name", "case"), CASES, ids=label)
 def test_agrees_with_its_oracle_in_the_first_rounds(name: str, case: Mapping[str, Any]) -> None:
-    """Under every other set of parameters; a fault shows within five rounds (tests/support/mutations)."""
+    """Under every set of parameters; a fault shows within five rounds (tests/support/mutations)."""
     asked = {"rounds": FIRST, **case.get("problem", {})}
     assert disagreement(name, {**case, "problem": asked}) < 1e-10
 
 
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [pytest.param(name, case, marks=pytest.mark.slow if case else ()) for name, case in CASES],
-    ids=label,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "case"), CASES, ids=label)
 def test_agrees_with_its_oracle(
     name: str, case: Mapping[str, Any], record_property: Callable[[str, object], None]
 ) -> None:

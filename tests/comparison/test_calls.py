@@ -19,7 +19,7 @@ from fedatlas.config import value_of
 from fedatlas.errors import ConfigError
 from fedatlas.wording import number
 
-FILE = "rounds = 2\nmodel = {name = 'logistic'}\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
+FILE = "rounds = 2\nengine = {name = 'loop'}\nmodel = {name = 'logistic'}\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from fedatlas.comparison.remarks import baselines_remark
 from fedatlas.comparison.schemes import comparison_of
 from fedatlas.record.run_folder import RunFolder
 
-SMALL = "rounds = 2\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
+SMALL = "rounds = 2\nengine = {name = 'loop'}\n[data]\nlimit = 200\n[partition]\nname = 'iid'\nclients = 3\n"
 
 
 def compared(folder: Path, seeds: str, baselines: bool) -> dict[str, Any]:

@@ -110,8 +110,12 @@ LIES = {
 }
 
 
-def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deployment):
-    """From round 2 on the trainer of one node lies in another way each round."""
+def test_lies_of_a_trainer_lose_its_node_a_round_or_the_run_its_start_and_never_the_server(three: Deployment):
+    """Facts that cannot be read end a run with the node's name. From round 2 on a trainer lies in another way each round."""
+    three.again("west", "facts")
+    _, last = three.ended(three.submit(experiment(rounds=1)))
+    assert last.status == "failed"
+    assert last.why == "'west' takes no part: the field 'facts.rows' is not a table."
     hows = ["twice", *LIES]
     three.again("west", ",".join(hows))
     folder, last = three.ended(three.submit(experiment(rounds=len(hows) + 2, round={"deadline": 10.0})))
@@ -125,15 +129,6 @@ def test_a_reply_that_cannot_be_used_is_a_lost_node_and_not_the_end(three: Deplo
         lost = [line["outcome"] for line in said if line["round"] == number and line["outcome"].startswith("lost")]
         assert len(lost) == 1
         assert lost[0].startswith(f"lost: {LIES[how]}")
-
-
-def test_facts_that_cannot_be_read_end_the_run_with_the_nodes_name_and_not_the_server(three: Deployment):
-    three.again("west", "facts")
-    _, last = three.ended(three.submit(experiment(rounds=1)))
-    three.again("west")
-    assert last.status == "failed"
-    assert last.why == "'west' takes no part: the field 'facts.rows' is not a table."
-    assert three.ended(three.submit(experiment(rounds=1)))[1].status == "finished"
 
 
 def test_a_trainer_that_is_killed_in_a_masked_round_costs_that_round_anew(three: Deployment, tmp_path: Path):

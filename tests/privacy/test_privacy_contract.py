@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -316,12 +317,21 @@ def test_the_pages_table_is_the_one_above() -> None:
                 assert reasons[cell.removeprefix("no (").removesuffix(")")] == why, key
 
 
+@cache
+def listed() -> dict[str, dict[str, Any]]:
+    """Mechanism -> its row of `fedatlas list privacy`, which `show` prints."""
+    return {row["name"]: row for row in catalogue.rows("privacy")}
+
+
+def test_show_knows_the_mechanisms() -> None:
+    assert [*listed()] == list(MECHANISMS)
+    assert catalogue.entry("secagg") == {"kind": "privacy", **listed()["secagg"]}
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_show_tells_who_learns_what(name: str) -> None:
-    shown = catalogue.entry(name)
-    assert shown["kind"] == "privacy"
+    shown = listed()[name]
     assert (shown["server_learns"], shown["clients_learn"], shown["colluding_learn"]) == every()[name].learns
     assert shown["parameters"].keys() == shown["accepts"].keys()
-    assert [row["name"] for row in catalogue.rows("privacy")] == list(MECHANISMS)
     assert set(shown["goes_with"].replace(",", "").split()) >= {"fedavg", "fedprox"}
     assert f"| `{name}` | {every()[name].learns.server} |" in privacy_page.PAGE.read_text(encoding="utf-8")

@@ -119,8 +119,14 @@ def test_equal_weights_are_told_though_they_are_those_of_equal_shares(weigh: Any
 # ---------------------------------------------------------------------- rounds that are repeated
 
 
-@pytest.mark.parametrize("name", ["scaffold", "hwfedavg", "fedmd"])
-@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=() if kind == "secagg" or name == "scaffold" else pytest.mark.slow)
+        for kind in MASKS
+        for name in ("scaffold", "hwfedavg", "fedmd")
+    ],
+)
 def test_a_repeated_round_reads_its_sums_from_the_journal(tmp_path: Path, kind: str, name: str) -> None:
     """After a crash between the opening and the checkpoint: the same value, the same states, nothing sent, nothing opened again."""
     fed, host = protected(name, MASKS[kind](), folder=tmp_path)

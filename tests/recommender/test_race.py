@@ -50,6 +50,7 @@ MINE = {
     "rounds": 20,
     "data": {"name": "digits", "limit": 240},
     "partition": {"name": "dirichlet", "clients": 4, "alpha": 5.0},
+    "engine": {"name": "loop"},
 }
 WORK = 2 * 40 * 3 + 60  # two choices with two rates reach 20 rounds in a third, and all the rest fits
 

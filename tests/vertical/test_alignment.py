@@ -274,6 +274,7 @@ def csv(path: Path, header: str, rows) -> dict:
     return {"name": path.stem, "path": str(path), "id": "id"}
 
 
+@pytest.mark.slow  # quick: test_vertical_run.py's parties in processes align, too, before they grow the same trees
 def test_parties_in_processes_that_can_open_only_their_own_file_align_as_in_one(tmp_path):
     n = 30
     files = [

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import fedatlas
 from fedatlas import api, catalogue
 from fedatlas.config import parse
+from fedatlas.course.keeper import Keeper
 from fedatlas.deployment.refusals import deployable
 from fedatlas.errors import ConfigError, DataError, FedatlasError, PrivacyError
 from fedatlas.record.run_folder import RunFolder
@@ -25,6 +25,7 @@ from fedatlas.runs.alignment_text import expectations
 from fedatlas.vertical import SCHEMES
 from fedatlas.vertical.ridge import PRIVATE_RIDGE
 from fedatlas.vertical.ridge.scheme import ciphertexts, solved
+from test_privacy_runs import forked, needs_fork
 
 SHORT = PRIVATE_RIDGE._replace(under=lambda how, lock: how._replace(key_bits=512, encrypted=True))
 """The scheme with a key that protects nobody, but is made at once."""
@@ -159,36 +160,20 @@ def test_a_dry_run_says_cost_and_precision_and_the_run_keeps_to_it(tmp_path: Pat
     assert lines[-1] == "Nothing was sent or trained."
 
 
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-import test_ridge_run as own
-from fedatlas import api
-from fedatlas.course import keeper
-from fedatlas.vertical import SCHEMES
+def life(run: Path, what: fedatlas.Experiment, dies: int) -> None:
+    """Begin a run or go on with it, and die by kill -9 after the checkpoint of a phase."""
+    save = Keeper.save
 
-SCHEMES["private_ridge"] = own.SHORT
-folder, dies, how = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-save = keeper.Keeper.save
+    def killed(self: Keeper, state: Any, *more: Any) -> None:
+        save(self, state, *more)
+        if state.round == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def killed(self, state, *more):
-    save(self, state, *more)
-    if state.round == dies:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-keeper.Keeper.save = killed
-if how == "run":
-    api.run(own.experiment(folder, sealed=True, algorithm={"reveal": "owners"}), out=folder / "run", baselines=False)
-else:
-    api.resume(folder / "run", baselines=False)
-"""
-
-
-def in_child(folder: Path, dies: int, how: str) -> int:
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    return subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), str(dies), how], env={**os.environ, "PYTHONPATH": path}, check=False
-    ).returncode
+    Keeper.save = killed  # type: ignore[method-assign]  # of a process that dies
+    if run.exists():
+        api.resume(run, baselines=False)
+    else:
+        api.run(what, out=run, baselines=False)
 
 
 def states(run: Path) -> dict[int, bytes]:
@@ -200,17 +185,17 @@ def states(run: Path) -> dict[int, bytes]:
     }
 
 
+@needs_fork
 def test_a_run_killed_after_every_phase_ends_with_the_same_bits_and_the_key_lies_only_with_the_provider(
     tmp_path: Path,
 ) -> None:
     """A real process is killed with SIGKILL after each checkpoint; another one goes on from it."""
     tables(tmp_path)
-    whole = api.run(
-        experiment(tmp_path, sealed=True, algorithm={"reveal": "owners"}), out=tmp_path / "whole", baselines=False
-    )
+    what = experiment(tmp_path, sealed=True, algorithm={"reveal": "owners"})
+    whole = api.run(what, out=tmp_path / "whole", baselines=False)
     run, provider = tmp_path / "run", len(OWNERS) + 1
     for phase in range(3):
-        assert in_child(tmp_path, phase, "run" if not phase else "resume") == -signal.SIGKILL
+        assert forked(partial(life, run, what, phase))
         files = [*(run / "checkpoint").glob("client-*.bin")]
         assert files
         assert {stat.S_IMODE(one.stat().st_mode) for one in files} == {0o600}

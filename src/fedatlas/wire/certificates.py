@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import functools
 import ipaddress
 import json
 from pathlib import Path
@@ -122,6 +123,12 @@ def signed_list(path: Path, ca: Path) -> Any:
 
 def list_in(signed: str, name: str, ca: Path) -> Any:
     """Return the list ``name`` in a signed text. ValueError if the authority did not sign it."""
+    return json.loads(_verified(signed, name, ca.read_bytes()))
+
+
+@functools.lru_cache(maxsize=64)  # nodes read their lists at every ask
+def _verified(signed: str, name: str, ca: bytes) -> str:
+    """Return the text of the list ``name`` in a signed text, as `list_in`."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -129,11 +136,11 @@ def list_in(signed: str, name: str, ca: Path) -> Any:
 
     try:
         whole = json.loads(signed)
-        key = x509.load_pem_x509_certificate(ca.read_bytes()).public_key()
+        key = x509.load_pem_x509_certificate(ca).public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
         seal = base64.b64decode(whole["signature"])
         key.verify(seal, f"{name}\n{whole['list']}".encode(), ec.ECDSA(hashes.SHA256()))
-        return json.loads(whole["list"])
+        return str(whole["list"])
     except InvalidSignature:
         raise ValueError("its signature is not the authority's") from None
     except (KeyError, TypeError, AttributeError) as error:
