@@ -118,24 +118,16 @@ def said(**tables: Any) -> str:
     return "\n".join(set_up(parse({**TABLES, **tables})).notices)
 
 
-def test_rules_that_go_by_length_say_that_batch_norm_hides_hostile_models(tmp_path: Path) -> None:
-    """Two reversed changes of ten pass beside statistics that are longer than they are; the median takes each coordinate."""
-    batch = {"hidden": [32], "norm": "batch"}
-    hides = "statistics of batch norm may be the most"
-    rule = {"f": 2}
-    for table in ({"name": "norm_clip"}, {"name": "krum", **rule}, {"name": "median", "pre": "nnm", **rule}):
-        assert hides in said(aggregation=table, model=batch)
-        assert hides not in said(aggregation=table, model={"hidden": [32], "norm": "group"})
-    for table in ({"name": "median", **rule}, {"name": "trimmed_mean", "pre": "arc", **rule}):
-        assert hides not in said(aggregation=table, model=batch)
+def test_rules_that_go_by_length_hold_beside_statistics_of_batch_norm(tmp_path: Path) -> None:
+    """Two reversed changes of ten, ten times as long, are shorter than the statistics beside them."""
     attack = [{"name": "sign_flip", "clients": [1, 4], "c": 10.0}]
-    found = {
-        name: accuracy(
-            done(tmp_path / name, rounds=8, evaluation={"every": 8}, model=batch, attack=attack, aggregation=t)
-        )
-        for name, t in {"clipped": {"name": "norm_clip"}, "median": {"name": "median", **rule}}.items()
-    }
-    assert found["median"] > found["clipped"] + 0.5
+    tables = {"rounds": 8, "evaluation": {"every": 8}, "model": {"hidden": [32], "norm": "batch"}}
+    rule = {"name": "norm_clip"}
+    clean, attacked = (
+        accuracy(done(tmp_path / name, **tables, attack=who, aggregation=rule))
+        for name, who in (("clean", []), ("attacked", attack))
+    )
+    assert attacked > clean - 0.2
 
 
 def test_a_rule_that_assumes_nobody_hostile_says_so() -> None:

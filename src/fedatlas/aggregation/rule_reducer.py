@@ -8,8 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedatlas.aggregation.changes import Changes, Place, counts, finite, flat, leaves, map_leaves, rebuilt
-from fedatlas.aggregation.reducers import Closing, Coefficient, Reduced, Reducer, collected, kept, part_of, scaled
+from fedatlas.aggregation.changes import Changes, Place, counts, finite, flat, leaves, map_leaves, numbers, rebuilt
+from fedatlas.aggregation.reducers import (
+    BUFFERS,
+    Closing,
+    Coefficient,
+    Reduced,
+    Reducer,
+    collected,
+    kept,
+    part_of,
+    scaled,
+)
 from fedatlas.aggregation.rules import Rule, RuleResult, shares
 from fedatlas.algorithm import Update
 from fedatlas.errors import ProtocolError
@@ -121,7 +131,31 @@ class HeldUpdates:
         """Return the rule's verdict; the models' weights are passed to rules that use them."""
         weights = [part_of(one, "model") for one in self.coefficients]
         given = shares(weights if sum(weights) > 0 else None, len(weights))
-        return rule.judge(self.changes, given, rule.tolerated(len(weights)))
+        back = self._statistics_scaled() if rule.by_length else None
+        found = rule.judge(self.changes, given, rule.tolerated(len(weights)))
+        return found if back is None else found._replace(value=found.value * back)
+
+    def _statistics_scaled(self) -> Tensor | None:
+        """Make the statistics of batch norm as long as the rest, at the median over clients; return the factors that undo it, (d,).
+
+        They are sums over activations and may be a thousand times longer than the weights, whose changes a rule that goes
+        by length would then not see. With fewer than half of the clients hostile a median lies between two honest lengths,
+        so no attacker chooses the factor. None if there are none, or nothing to scale.
+        """
+        places = [
+            torch.full((numbers(x).numel(),), path[0] == BUFFERS) for path, x in leaves(self.like) if not counts(x)
+        ]
+        where = torch.cat(places) if places else torch.zeros(0, dtype=torch.bool)
+        if not where.any() or where.all():
+            return None
+        rows = [self.changes.row(k) for k in range(len(self.clients))]
+        statistics, rest = (torch.stack([row[part].norm() for row in rows]).median() for part in (where, ~where))
+        if not statistics or not rest:
+            return None
+        factors = torch.where(where, rest / statistics, 1.0)
+        for row in [*rows, *([] if self.changes.root is None else [self.changes.root])]:
+            row.mul_(factors)
+        return 1 / factors
 
     def total(self, part: str) -> float:
         """Return the sum of the coefficients of a part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedatlas.aggregation.before_rule import PRE, before
@@ -12,11 +12,9 @@ from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
 from fedatlas.algorithms.median_by_sums import NEAR, by_sums, why_no_sums
 from fedatlas.attacks.poisoning import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
-from fedatlas.engine.job import Built
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.federation.defence import ROOT, Defence
 from fedatlas.grammar import Form
-from fedatlas.models import has_batch_norm
 from fedatlas.privacy.mechanism import Mechanism, on_updates
 from fedatlas.privacy.mechanisms import every
 from fedatlas.registry import arguments, keywords
@@ -221,9 +219,7 @@ def neighbours_of(algorithm: Algorithm, facts: Mapping[str, Any]) -> int:
     return int(facts["degrees"][0]) if algorithm.serverless and "degrees" in facts else 0
 
 
-def rule_notices(
-    whole: Checked, facts: Mapping[str, Any], networks: Iterable[Built], sizes: Sequence[int]
-) -> list[str]:
+def rule_notices(whole: Checked, facts: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
     """Return notices about a rule: what it ignores, and where it withstands less than its name promises."""
     config, algorithm, rule = whole.config, whole.algorithm, whole.rule
     if rule is None or not rule.judges:
@@ -231,8 +227,6 @@ def rule_notices(
     if by_masks(rule, whole.mechanisms):
         return [BY_SUMS]
     said = [] if rule.weighted else [IGNORES.format(rule.name)]
-    if rule.by_length and any(has_batch_norm(one.network.module) for one in networks):
-        said.append(BY_LENGTH.format(rule.title))
     n = neighbours_of(algorithm, facts) + 1 if algorithm.serverless else cohort_of(config, sum(m > 0 for m in sizes))
     if algorithm.groups is None and rule.counts_on_f and rule.f is None and not rule.tolerated(n):
         said.append(NOBODY.format(rule.title, n))
@@ -242,10 +236,6 @@ def rule_notices(
 
 
 IGNORES = "'{}' ignores how many rows clients have, since a client could claim any number: every change counts equally."
-BY_LENGTH = (
-    "'{}' goes by the length of whole changes, of which statistics of batch norm may be the most, so a hostile model passes beside "
-    "them; use model.norm = 'group', or the rules 'median' or 'trimmed_mean'."
-)
 NOBODY = "'{}' assumes that none of {} changes is hostile, since floor(0.2 n) is 0; give aggregation.f."
 SLOTS = (
     "'fedseq_inter': a hostile model stays in its slot, and the next superclient there begins with it, so more slots turn hostile "

@@ -314,7 +314,7 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     ]
     notices += [*profile_notices(config, algorithm), *unused_notices(config, algorithm)]
     said = protection_notices(config, whole.mechanisms, algorithm, () if alone else partition.sizes)
-    notices += [*said, *rule_notices(whole, shared.algorithm_facts, networks.values(), partition.sizes)]
+    notices += [*said, *rule_notices(whole, shared.algorithm_facts, partition.sizes)]
     first, *_ = networks.values()
     protection = protection_of(config, whole.mechanisms, partition.sizes, first.network, algorithm)
     bench = Bench(
