@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
-from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks import ATTACKS, VIEW_ATTACKS
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.cells import read_as
@@ -43,10 +42,6 @@ def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, An
         if name in ATTACKS:
             raise ConfigError(
                 f"attack '{name}' takes place during a run: declare it as [[attack]] in the experiment file."
-            )
-        if name in LATER:
-            raise ConfigError(
-                f"attack '{name}' is not supported in this version; attacks on views are {', '.join(VIEW_ATTACKS)}."
             )
         raise unknown_name("attack", name, VIEW_ATTACKS)
     declared = next((keys_of(table) for table in config.attack if table.name == name), {})
@@ -83,11 +78,15 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     told = dict(made.tells(truth_of(set_up(whole, root=root))) if made.tells else {})
     if made.shadows:
         told["sizes"] = list(rows_held(run).values())
+    if made.late and not all((run.path / ATTACKED / name / file).exists() for file in made.files):
+        for file, drawn in made.draws(truth_of(set_up(whole, root=root))).items():
+            run.save_arrays(f"{ATTACKED}/{name}/{file}", drawn)
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
         score = made.score(truth_of(set_up(whole, root=root), trained_first(run)), arrays)
-        found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
+        found, arrays = {"metrics": score.metrics, "leaks": score.leaks, "targets": score.targets}, score.arrays
+        found |= {"notes": list(score.notes)} if score.notes else {}
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"
     record = {**facts_of(made), **found}
@@ -153,7 +152,7 @@ def ensure_attack(
     """Run ``config`` (by ``run``) recording the view of the attack's role, and attack it; return the record. Finished work is kept."""
     made = make_attack(config, name, parameters)
     if not (folder / CONFIG).exists():
-        run(with_view(config, made.role), folder)
+        run(with_view(config, made), folder)
     written = folder / ATTACKED / name / ATTACK
     if written.exists():
         found: AttackRecord = json.loads(written.read_text(encoding="utf-8"))
@@ -162,8 +161,10 @@ def ensure_attack(
     return attack_view(folder, name, parameters)
 
 
-def with_view(config: ExperimentConfig, role: ViewRole) -> ExperimentConfig:
-    """Return the experiment with the role's view of the set-up and the first two rounds recorded."""
-    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, 2]}
-    roles = [*kept["roles"], *([] if str(role) in kept["roles"] else [str(role)])]
+def with_view(config: ExperimentConfig, made: ViewAttack) -> ExperimentConfig:
+    """Return the experiment with the role's view recorded: the set-up and the first two rounds, or all if the attack needs the end."""
+    last = 0 if made.rounds is not None and not made.rounds[1] else 2
+    kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, last]}
+    role = str(made.role)
+    roles = [*kept["roles"], *([] if role in kept["roles"] else [role])]
     return parse({**config.plain(), "observe": {**kept, "roles": roles}})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from fedatlas.attacks.view_attack import Knowledge, ViewAttack
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
+from fedatlas.federation.closed_models import is_closed
 from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
@@ -66,8 +67,34 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         arrays=RunFolder(folder).arrays,
         told=json.loads(told.read_text(encoding="utf-8")) if told.exists() else {},
         shape=() if done.kind == "tokens" else tuple(done.shape),
+        models=lambda most: models_told(RoleView(folder, attack.role), most),
         keep=RunFolder(folder).save_arrays,
     )
+
+
+def models_told(view: RoleView, most: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+    """Yield (round, model) of the rounds in which a client was sent a model, the first of each; at most ``most``, spread evenly; 0 = all.
+
+    ConfigError for a view without a plain model.
+    """
+    rounds = [number for number in view.rounds if _first_model(view, number) is not None]
+    if not rounds:
+        raise ConfigError(f"the view of '{view.role}' holds no model: set rounds = [1, 0] under [observe].")
+    many = min(most or len(rounds), len(rounds))
+    for place in range(1, many + 1):
+        number = rounds[place * len(rounds) // many - 1]
+        yield number, _first_model(view, number) or {}
+
+
+def _first_model(view: RoleView, number: int) -> Mapping[str, Tensor] | None:
+    """Return the first model of a round that came to the client, from the server or from a neighbour."""
+    for frame in view.frames(number):
+        message: Mapping[str, Any] = frame.body.get("message", frame.body)
+        if frame.direction in {"down", "peer"} and frame.client == view.role.client and "model" in message:
+            if is_closed(message["model"]):
+                raise ConfigError(f"the view of '{view.role}' holds encrypted models: only plain ones can be attacked.")
+            return {**message["model"], **(message.get("buffers") or {})}
+    return None
 
 
 def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:

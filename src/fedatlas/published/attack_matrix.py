@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from fedatlas.aggregation import RULES as EVERY_RULE
 from fedatlas.aggregation.before_rule import PRE
+from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
@@ -117,6 +118,17 @@ RICH: Row = {
 }
 """The same, with rows held out for the attacker."""
 
+FEW_CLASSES: Row = {
+    "rounds": 6,
+    "data": {"name": "digits"},
+    "partition": {"name": "shards", "clients": 10},
+    "model": {"name": "mlp", "hidden": [32]},
+    "local": {"epochs": 2, "batch_size": 16, "lr": 0.05},
+}
+"""Clients that hold two or three of the ten classes."""
+DRAWING: Row = {"target": "absent", "steps": 100, "selections": 3, "generators": 3, "pictures": 200}
+"""A small GAN attack."""
+
 
 class ViewCells(NamedTuple):
     """The cells of an attack on a view."""
@@ -126,7 +138,7 @@ class ViewCells(NamedTuple):
     figure: str
     shape: str = ".3f"  # of a figure in text
     unit: str = ""
-    outside: bool = False  # whether the observer is always an outsider
+    role: str = ""  # whose view it is whatever the defence, if not the server's or an outsider's by trust
     settled: bool = False  # whether the constants of pictures are set without rows
 
 
@@ -135,9 +147,10 @@ VIEWS: Mapping[str, ViewCells] = {
     "inverting_gradients": PSNR({"iterations": 300, "targets": 16}),
     "dlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
     "idlg": PSNR({"iterations": 100, "restarts": 2, "targets": 16}),
-    "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", outside=True),
+    "membership": ViewCells({}, FEW_ROWS, "AUC above the placebo's", role="outsider"),
     "label_inference": ViewCells({}, UNLIKE, "share of rows counted rightly above the placebo's", settled=True),
     "property": ViewCells({}, RICH, "AUC above the placebo's", settled=True),
+    "gan": PSNR(DRAWING, tables=FEW_CLASSES, role="client:0"),
 }
 
 NOTES = (
@@ -150,7 +163,8 @@ NOTES = (
     "After nnm, bucketing and arc the rule is the median.",
     "Optimal: their factor is searched against the rule in every round.",
     "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
-    "AUC is, as of property, and of label_inference by how much the share of rows is whose label is counted rightly,",
+    "AUC is, as of property, of gan by how many dB pictures of a class that client 0 lacks are nearer to rows of it than the placebo's,",
+    "and of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "Noise is drawn from the seed, so that the matrix can be repeated.",
 )
@@ -244,8 +258,8 @@ def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Matri
     """Return a cell of a view. A trusted server sees everything, so in that case the observer is an outsider."""
     how = VIEWS[attack]
     tables = {**how.tables, "algorithm": dict(LEAST[algorithm]), **defending}
-    if how.outside:
-        return MatrixCell(algorithm, attack, defence, tables, "outsider")
+    if how.role:
+        return MatrixCell(algorithm, attack, defence, tables, how.role)
     if "epsilon" in MECHANISMS.get(defence, {}):
         tables |= {"rounds": 1, "privacy": [{**MECHANISMS[defence], "epsilon": 8.0}]}
     trusted = defence in MECHANISMS and made(defence).trust == "server"
@@ -322,7 +336,7 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
         tables["data"] = {**tables["data"], "constants": str(constants)}
     keys = {"role": cell.role, **how.keys}
     made = ensure_attack(parse({**tables, "seed": seed}), folder, cell.attack, keys, seen)
-    (leak,) = made["leaks"].values()
+    leak = made["leaks"][VIEW_ATTACKS[cell.attack]().leak]
     value, low, high = leak["value"], leak["low"], leak["high"]
     text = text_of(cell, value, low, high, sign="+")
     return CellResult(text, value, low, high, kept(RunFolder.open(folder).summary()))
