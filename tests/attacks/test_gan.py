@@ -264,6 +264,7 @@ def test_a_view_that_was_recorded_can_be_attacked_afterwards_and_an_audit_asks_f
             {},
             "no message holds a model that could be read",
         ),
+        ({}, {"features": "nowhere.pth"}, "'nowhere.pth' cannot be read"),
         ({"algorithm": {"name": "centralised"}}, {}, "is a baseline that sends no models"),
     ],
 )

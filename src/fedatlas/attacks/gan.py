@@ -98,7 +98,7 @@ def gan(
         rounds=(1, 0),
         refuses=lambda config: _unsuited(config, how),
         files=(own_file(whose),),
-        draws=lambda truth: {own_file(whose): _own(truth, whose, how)},
+        draws=lambda truth: {own_file(whose): _own(truth, whose, how, features)},
         late=LATE,
     )
 
@@ -127,8 +127,12 @@ def _unsuited(config: Any, how: Plan) -> str:
     return ""
 
 
-def _own(truth: Truth, role: ViewRole, how: Plan) -> Arrays:
-    """Return the attacker's rows and the place of its target, -1 for none. ConfigError if it has nothing to draw, or to draw from."""
+def _own(truth: Truth, role: ViewRole, how: Plan, file: str) -> Arrays:
+    """Return the attacker's rows and the place of its target, -1 for none. ConfigError for whatever the attack would fail by later."""
+    if file:
+        from fedatlas.metrics.image_features import read_source
+
+        read_source(file)
     rows = truth.rows(role.client or 0)
     layers_of(tuple(rows.x.shape[1:]))
     if not rows.n:
@@ -162,7 +166,7 @@ class Attacker:
     def __init__(
         self, network: nn.Module, nobody: nn.Module, own: Tensor, box: tuple[Tensor, Tensor], how: Plan, seed: int
     ) -> None:
-        self.network, self.nobody, self.own, self.how = network, nobody, own, how
+        self.network, self.nobody, self.own, self.how = network, nobody.requires_grad_(False), own, how
         shape = tuple(own.shape[1:])
         streams = [(i, torch_stream(seed, "attack", NAME, i)) for i in range(how.generators) for _ in KINDS]
         made = [Drawer(shape, box, stream) for _, stream in streams]
@@ -178,6 +182,7 @@ class Attacker:
             raise ConfigError(
                 f"attack '{NAME}' copies the run's network, and the models in the view have other weights."
             ) from None
+        told.requires_grad_(False)
         alone = target < 0
         sought = None if alone else Sought((told,), target)
         nobody = None if alone else Sought((told, _First(self.nobody)), -1)

@@ -79,7 +79,10 @@ def models_told(view: RoleView, most: int) -> Iterator[tuple[int, Mapping[str, T
     """
     rounds = [number for number in view.rounds if _first_model(view, number) is not None]
     if not rounds:
-        raise ConfigError(f"the view of '{view.role}' holds no model: set rounds = [1, 0] under [observe].")
+        raise ConfigError(
+            f"the view of '{view.role}' holds no model that it was sent: set rounds = [1, 0] under [observe], for an algorithm that "
+            "sends models."
+        )
     many = min(most or len(rounds), len(rounds))
     for place in range(1, many + 1):
         number = rounds[place * len(rounds) // many - 1]

@@ -28,6 +28,8 @@ from fedatlas.published.t2_istat import istat_strategies
 from fedatlas.published.t3_encryption import istat_encryption
 from fedatlas.published.t4_fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.published.t5_fedseq_grouping import fedseq_grouping
+from fedatlas.published.t6_gan import NAME as GAN
+from fedatlas.published.t6_gan import gan_attack
 from fedatlas.published.t8a_ablations import FACTORS, ablation
 from fedatlas.published.t9_fedseq_cifar10 import fedseq_cifar10
 from fedatlas.published.t10_federated_forest import federated_forest_domains
@@ -55,6 +57,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "federated-forest": federated_forest_domains,
     "private-ridge": private_ridge_costs,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
+    GAN: gan_attack,
     MATRIX: attack_matrix,
 }
 Watch = Callable[[str], AbstractContextManager[Progress]]
