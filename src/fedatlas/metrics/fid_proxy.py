@@ -47,7 +47,7 @@ def training_set(images: Tensor, labels: Tensor) -> TrainingSet:
 
     DataError if the pictures are smaller than 4 x 4 pixels or have only one class.
     """
-    if min(images.shape[2:]) < 4 or len(labels.unique()) < 2:
+    if min(images.shape[2:]) < 4 or len(set(labels.tolist())) < 2:
         raise DataError(f"an {NAME} needs pictures of at least 4 x 4 pixels and of two classes.")
     rows = zip(images.numpy(), labels.tolist(), strict=True)
     keys = [hashlib.sha256(image.tobytes() + f"{label:.0f}".encode()).digest() for image, label in rows]
@@ -65,7 +65,7 @@ def train_proxy(rows: TrainingSet) -> bytes:
         optimizer = torch.optim.Adam(leaves, lr=RATE)
         stream = torch_stream(0, "shuffle", NAME)
         for _ in range(PASSES):
-            for batch in torch.randperm(len(images), generator=stream).split(BATCH):
+            for batch in torch.split(torch.randperm(len(images), generator=stream), BATCH):
                 loss = F.cross_entropy(_outputs(weights, images[batch]), labels[batch])
                 gradients = torch.autograd.grad(loss, leaves)
                 for leaf, gradient in zip(leaves, gradients, strict=True):
@@ -100,7 +100,7 @@ def accuracy(data: bytes, images: Tensor, labels: Tensor) -> float:
     with torch.inference_mode():
         right = [
             (_outputs(weights, x).argmax(1) == y).double().sum()
-            for x, y in zip(images.split(500), labels.split(500), strict=True)
+            for x, y in zip(torch.split(images, 500), torch.split(labels, 500), strict=True)
         ]
     return float(sum(right)) / len(labels)
 
@@ -127,7 +127,7 @@ def _initial(shape: tuple[int, ...], classes: int) -> Weights:
 def _scaled(weights: Weights, images: Tensor) -> Weights:
     """Return the same network with features whose mean square over ``images`` is 1, as KID's kernel, which is not homogeneous, needs."""
     weights = {name: w.detach() for name, w in weights.items()}
-    length = torch.cat([_features(weights, x).square() for x in images.split(500)]).mean().sqrt()
+    length = torch.cat([_features(weights, x).square() for x in torch.split(images, 500)]).mean().sqrt()
     down = {name: weights[name] / length for name in ("dense.weight", "dense.bias")}
     return {**weights, **down, "head.weight": weights["head.weight"] * length}
 
