@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -65,6 +65,12 @@ def layers_of(shape: tuple[int, ...]) -> list[Layer]:
     return [*out, Layer(wide, channels, 4, 2, 1)]
 
 
+def unset(kind: type[nn.Module], *sizes: int, **how: Any) -> nn.Module:
+    """Return a layer whose weights are not set yet: torch would draw them from its global generator."""
+    made: nn.Module = nn.utils.skip_init(kind, *sizes, **how)  # type: ignore[no-untyped-call]
+    return made
+
+
 class Generator(nn.Module):
     """G: noise (n, 100) -> pictures (n, channels, h, w) from -1 to 1; its first weights come from a stream."""
 
@@ -73,11 +79,7 @@ class Generator(nn.Module):
         layers, parts = layers_of(shape), list[nn.Module]()
         for one in layers:
             how = {"stride": one.stride, "padding": one.padding, "output_padding": one.more, "bias": False}
-            parts.append(
-                nn.utils.skip_init(
-                    nn.ConvTranspose2d, one.inputs, one.outputs, one.kernel, **how
-                )  # no global generator
-            )
+            parts.append(unset(nn.ConvTranspose2d, one.inputs, one.outputs, one.kernel, **how))
             if one is not layers[-1]:
                 parts += [nn.BatchNorm2d(one.outputs), nn.ReLU()]
         self.layers = nn.Sequential(*parts, nn.Tanh())
@@ -127,9 +129,8 @@ class Drawer:
         told, n = copy.deepcopy(model).eval(), min(BATCH, len(own))
         with torch.no_grad():
             outputs = told(own[:1]).shape[1]
-        head = nn.utils.skip_init(nn.Linear, outputs, 1)
-        bound = outputs**-0.5
-        for x in (head.weight, head.bias):
+        head, bound = unset(nn.Linear, outputs, 1), outputs**-0.5
+        for x in head.parameters():
             nn.init.uniform_(x, -bound, bound, generator=self.stream)
         told.requires_grad_(not head_only)
         judge = nn.Sequential(told, head)
@@ -138,11 +139,13 @@ class Drawer:
         for real in self._batches(own, n, steps):
             drawn = self.pixels(torch.randn((n, LATENT), generator=self.stream))
             against.zero_grad()
-            (self._gap(judge(real), 1.0) + self._gap(judge(drawn.detach()), 0.0)).backward()
+            gap = self._gap(judge(real), 1.0) + self._gap(judge(drawn.detach()), 0.0)
+            gap.backward()  # type: ignore[no-untyped-call]
             against.step()
             self.optimizer.zero_grad()
             cost = self._gap(judge(drawn), 1.0)
-            (cost if sought is None else cost + sought.cost(drawn)).backward()
+            cost = cost if sought is None else cost + sought.cost(drawn)
+            cost.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
 
     def _batches(self, own: Tensor, n: int, steps: int) -> Iterator[Tensor]:
