@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedatlas
 from fedatlas import Experiment, run
-from fedatlas.attacks.gan import Attacker, Plan, figures_of, nearest
+from fedatlas.attacks.gan import GanAttacker, GanPlan, figures_of, nearest
 from fedatlas.attacks.generator import LATENT, Drawer, Generator, Sought, layers_of
 from fedatlas.attacks.shadow_models import Training, trained
 from fedatlas.cli import app
@@ -155,7 +155,7 @@ def test_a_class_that_others_hold_leaks_and_one_of_nobody_does_not(digits: tuple
     own = x[torch.isin(y, torch.tensor([5, 6, 7]))]
     known = torch.ones_like(y, dtype=torch.bool) if held else y != 3
     model = trained(network(3), x[known], y[known], Training(0.1, 16, 10), stream())
-    one = Attacker(network(3), network(4), own, UNIT, Plan(3, False, 300, 0, 4, 100), 1)
+    one = GanAttacker(network(3), network(4), own, UNIT, GanPlan(3, False, 300, 0, 4, 100), 1)
     for _ in range(3):
         one.told(model.state_dict(), 3)
     found = [
@@ -169,7 +169,7 @@ def test_a_class_that_others_hold_leaks_and_one_of_nobody_does_not(digits: tuple
 class Live(Observer):
     """The same attacker, told the models of client 0 as they come."""
 
-    def __init__(self, one: Attacker, target: int) -> None:
+    def __init__(self, one: GanAttacker, target: int) -> None:
         self.one, self.target = one, target
 
     def asked(self, request: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_recorded_view_gives_the_same_generators_and_the_run_is_that_of_an_hon
     made = [make_model(config.model, done.shape, 10, seed).eval() for seed in (1, derive(1, "attack", "gan", "nobody"))]
     with np.load(path / "attacks/gan/client-0.npz") as own:
         x, target = torch.from_numpy(own["x"]), int(own["target"])
-    one = Attacker(*made, x, pixel_range(done, "digits"), Plan("absent", False, 4, 0, 2, 20), 1)
+    one = GanAttacker(*made, x, pixel_range(done, "digits"), GanPlan("absent", False, 4, 0, 2, 20), 1)
     run(Experiment.of(**TABLES, seed=1), out=tmp_path / "live", baselines=False, observers=[Live(one, target)])
     with np.load(path / "attacks/gan/found.npz") as found:
         assert found["round"].tolist() == [1, 2, 3]

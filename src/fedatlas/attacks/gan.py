@@ -73,7 +73,7 @@ def gan(
     features: file of Inception weights, or of an FID-proxy; default: the proxy of the run's rows.
     """
     whose = ViewRole.parse(role, "attack.role")
-    how = Plan(target, head_only, steps, selections, generators, pictures)
+    how = GanPlan(target, head_only, steps, selections, generators, pictures)
     return ViewAttack(
         NAME,
         "reconstruction",
@@ -103,7 +103,7 @@ def gan(
     )
 
 
-class Plan(NamedTuple):
+class GanPlan(NamedTuple):
     """The keys that say how the attacker works."""
 
     target: Target
@@ -119,7 +119,7 @@ def own_file(role: ViewRole) -> str:
     return f"{role.folder}.npz"
 
 
-def _unsuited(config: Any, how: Plan) -> str:
+def _unsuited(config: Any, how: GanPlan) -> str:
     if how.target is not None and loss_of(config) not in ("auto", "cross_entropy"):
         return f"attack '{NAME}' with a target {NEEDS_CLASSES}"
     if config.data.scale == "client":
@@ -127,7 +127,7 @@ def _unsuited(config: Any, how: Plan) -> str:
     return ""
 
 
-def _own(truth: Truth, role: ViewRole, how: Plan, file: str) -> Arrays:
+def _own(truth: Truth, role: ViewRole, how: GanPlan, file: str) -> Arrays:
     """Return the attacker's rows and the place of its target, -1 for none. ConfigError for whatever the attack would fail by later."""
     if file:
         from fedatlas.metrics.image_features import read_source
@@ -160,11 +160,11 @@ def sought_class(target: Target, y: Tensor, classes: int, role: ViewRole) -> int
 # ---------------------------------------------------------------------- in the attacker's process
 
 
-class Attacker:
+class GanAttacker:
     """The attacker with its generators, which stay over the rounds: told the models as they come, or afterwards."""
 
     def __init__(
-        self, network: nn.Module, nobody: nn.Module, own: Tensor, box: tuple[Tensor, Tensor], how: Plan, seed: int
+        self, network: nn.Module, nobody: nn.Module, own: Tensor, box: tuple[Tensor, Tensor], how: GanPlan, seed: int
     ) -> None:
         self.network, self.nobody, self.own, self.how = network, nobody.requires_grad_(False), own, how
         shape = tuple(own.shape[1:])
@@ -211,14 +211,14 @@ class _First(nn.Module):
         return outputs[:, :1]
 
 
-def _answer(known: Knowledge, role: ViewRole, how: Plan) -> Arrays:
+def _answer(known: Knowledge, role: ViewRole, how: GanPlan) -> Arrays:
     """Return round (R,), and drawn, placebo (R, T, N, channels, h, w), uint8. ConfigError for rows that are no pictures."""
     layers_of(known.shape)
     if how.target is not None and known.loss.name != "cross_entropy":
         raise ConfigError(f"attack '{NAME}' with a target {NEEDS_CLASSES}")
     own = known.arrays(own_file(role))
     nobody = known.network(derive(known.seed, "attack", NAME, "nobody"))
-    one = Attacker(known.network(known.seed), nobody, torch.from_numpy(own["x"]), known.box(), how, known.seed)
+    one = GanAttacker(known.network(known.seed), nobody, torch.from_numpy(own["x"]), known.box(), how, known.seed)
     found: dict[str, list[Any]] = {"round": [], **{kind: [] for kind in KINDS}}
     for number, model in known.models(how.selections):
         one.told(model, int(own["target"]))
@@ -239,7 +239,7 @@ class Likeness(NamedTuple):
     kid: float
 
 
-def _score(truth: Truth, answer: Arrays, role: ViewRole, how: Plan, file: str) -> Score:
+def _score(truth: Truth, answer: Arrays, role: ViewRole, how: GanPlan, file: str) -> Score:
     from fedatlas.attacks.picture_features import source_of  # with scipy, which takes time to import
     from fedatlas.metrics.frechet import frechet_distance, kernel_distance
     from fedatlas.metrics.image_features import features, source_sentence
@@ -271,7 +271,7 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, how: Plan, file: str) -
     )
 
 
-def real_rows(truth: Truth, role: ViewRole, how: Plan) -> Tensor:
+def real_rows(truth: Truth, role: ViewRole, how: GanPlan) -> Tensor:
     """Return the rows to compare with, (M, channels, h, w) in pixels: others', of the class sought, or of those that the attacker lacks."""
     from fedatlas.attacks.picture_features import in_pixels
 

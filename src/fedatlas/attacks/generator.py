@@ -38,7 +38,7 @@ TOGETHER = 512  # pictures drawn at once
 SIDES = "pictures of 28 x 28, or with a side of 8, 16, 32 or 64 pixels"
 
 
-class Layer(NamedTuple):
+class Upscaling(NamedTuple):
     """A transposed convolution: channels, kernel, stride, padding."""
 
     inputs: int
@@ -49,20 +49,20 @@ class Layer(NamedTuple):
     more: int = 0  # output padding
 
 
-def layers_of(shape: tuple[int, ...]) -> list[Layer]:
+def layers_of(shape: tuple[int, ...]) -> list[Upscaling]:
     """Return the layers of a generator of pictures (channels, h, w). ConfigError for sides that it cannot draw."""
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in (8, 16, 28, 32, 64):
         raise ConfigError(f"attack 'gan' draws {SIDES}, and these rows have the shape {tuple(shape)}: set data.side.")
     channels, side = shape[0], shape[1]
     if side == 28:
-        first = [Layer(LATENT, 256, 3, 2, 0), Layer(256, 128, 3, 2, 0), Layer(128, 64, 3, 2, 0)]
-        return [*first, Layer(64, channels, 3, 2, 2, 1)]
+        first = [Upscaling(LATENT, 256, 3, 2, 0), Upscaling(256, 128, 3, 2, 0), Upscaling(128, 64, 3, 2, 0)]
+        return [*first, Upscaling(64, channels, 3, 2, 2, 1)]
     wide = 16 * side
-    out = [Layer(LATENT, wide, 4, 1, 0)]
+    out = [Upscaling(LATENT, wide, 4, 1, 0)]
     while wide > 128:
-        out.append(Layer(wide, wide // 2, 4, 2, 1))
+        out.append(Upscaling(wide, wide // 2, 4, 2, 1))
         wide //= 2
-    return [*out, Layer(wide, channels, 4, 2, 1)]
+    return [*out, Upscaling(wide, channels, 4, 2, 1)]
 
 
 def unset(kind: type[nn.Module], *sizes: int, **how: Any) -> nn.Module:
