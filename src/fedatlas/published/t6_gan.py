@@ -89,7 +89,7 @@ def rows_of(run: RunFolder, notes: Sequence[str]) -> list[dict[str, Any]]:
     """Return the distances by round, each with the accuracy of the model that the attacker was sent: that of the round before."""
     found, accuracy = run.arrays(f"{ATTACKED}/gan/{FOUND}"), {row["round"]: row["accuracy"] for row in run.rows()}
     names = [f"{kind}_{figure}" for kind in ("drawn", "placebo") for figure in ("fid", "kid", "psnr")]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "round": int(number),
             "accuracy": accuracy[int(number) - 1],
