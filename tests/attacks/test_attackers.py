@@ -288,7 +288,7 @@ def test_a_round_with_too_few_changes_changes_nothing_and_says_so(tmp_path: Path
             "this version draws pairs inside superclasses only once",
         ),
         ({"attack": [{**FLIP, "pairs": []}]}, "name the classes to exchange"),
-        ({"attack": [{"name": "gan", "share": 0.5}]}, "not in this version, which has label_flip"),
+        ({"attack": [{"name": "gan", "share": 0.5}]}, "unknown key 'attack.gan.share'"),
         ({"attack": [{"name": "sign_flp", "share": 0.5}]}, "did you mean 'sign_flip'"),
         ({"attack": [{**SIGN, "d": 2}]}, "unknown key 'attack.sign_flip.d'"),
         ({"attack": [SIGN], "algorithm": {"name": "local_only"}}, "whose clients send no updates"),

@@ -287,6 +287,8 @@ MORE = (
     "nominal",
     "exposed",
     "uploads",
+    "drawn_fid",
+    "placebo_fid",
     "honest",
     "training",
     "training_core_seconds",

@@ -14,7 +14,6 @@ from fedatlas.aggregation import REDUCERS
 from fedatlas.aggregation.rules import RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
-from fedatlas.attacks import LATER as LATER_ATTACKS
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import VERTICAL
 from fedatlas.data.by_name import SOURCES
@@ -91,7 +90,7 @@ def known_names() -> dict[str, Any]:
             "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
             "mechanisms": {name: one.limits.deployed for name, one in every().items()},
         },
-        "elsewhere": [VERTICAL, *SCHEMES, *LATER_ATTACKS],
+        "elsewhere": [VERTICAL, *SCHEMES],
     }
 
 

@@ -7,6 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedatlas.attacks.gan import gan
 from fedatlas.attacks.inversion import dlg, idlg, inverting_gradients
 from fedatlas.attacks.label_inference import label_inference
 from fedatlas.attacks.membership import membership
@@ -21,9 +22,7 @@ VIEW_ATTACKS: dict[str, Callable[..., ViewAttack]] = {
     "membership": membership,
     "label_inference": label_inference,
     "property": property_inference,
+    "gan": gan,
 }
 
 ATTACKS: Mapping[str, Callable[..., Any]] = ChainMap(VIEW_ATTACKS, POISONING)  # iterates over the last map first
-
-LATER = ("gan",)
-"""Planned attacks, not supported in this version: refused as such."""

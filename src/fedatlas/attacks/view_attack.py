@@ -6,7 +6,7 @@ Such an attack only observes. It runs after the run, in a process without data: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,9 @@ class Knowledge(NamedTuple):
     arrays: Callable[[str], Arrays]  # one of `ViewAttack.files`
     told: Mapping[str, Any]  # output of `ViewAttack.tells`
     shape: tuple[int, ...]  # of a row as the network reads it; () for words
+    models: Callable[
+        [int], Iterator[tuple[int, Mapping[str, Tensor]]]
+    ]  # (round, model that the role was sent first in it) of at most this many rounds, spread evenly; 0 = all
     keep: Callable[[str, Arrays], None]  # write a file that `arrays` reads; under `SHADOWS`, also in a later attack
     rounds: Callable[[int], Iterable[tuple[int, ViewGradients]]]  # gradients of each round up to this one; 0 = the end
     inputs: tuple[str, ...] = ()  # names of a table's model inputs
@@ -84,6 +87,7 @@ class Score(NamedTuple):
     leaks: Mapping[str, Mapping[str, float | None]]  # name -> `value low high` above the placebo, see `is_leak`
     targets: int
     arrays: Arrays  # for the report
+    notes: Sequence[str] = ()  # sentences about the figures, for the record
 
 
 class Picture(NamedTuple):
@@ -130,6 +134,9 @@ class ViewAttack(NamedTuple):
     files: tuple[str, ...] = ()  # drawn for the attacker before round 1
     draws: Callable[[Truth], Files] = lambda truth: {}  # these files
     undrawn: str = ""  # advice if one is missing
+    late: str = (
+        ""  # if one is missing it can be drawn afterwards, and an audit does not do so by itself for this reason
+    )
     tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, named in the declaration
     single: bool = False  # judges the updates of single clients, which a sum hides
     shadows: bool = (

@@ -26,7 +26,9 @@ VIEW = '[observe]\nroles = ["{}", "outsider"]'
 
 
 def of_game(made: ViewAttack, whole: Checked) -> UntriedAttack:
-    """Return an attack whose files were not drawn, with the lines that have them drawn."""
+    """Return an attack whose files were not drawn, with the lines that have them drawn; or that is tried only where it is declared."""
+    if made.late:
+        return UntriedAttack(made.name, made.late, GAME.format(made.name))
     held_out = [] if whole.config.evaluation.clients else [HELD_OUT]
     return UntriedAttack(made.name, NOT_DRAWN.format(made.files[0]), "\n\n".join([*held_out, GAME.format(made.name)]))
 

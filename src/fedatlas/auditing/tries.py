@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from fedatlas.attacks import LATER, VIEW_ATTACKS
+from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.membership import CANDIDATES, membership
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.auditing.lines_to_add import of_game, of_view
@@ -23,8 +23,6 @@ COLUMNS = "the parties of this run hold columns, and their views are not recorde
 METHODS = get_args(get_type_hints(membership)["method"])
 OTHERS = "a file declares one method; write 'fedatlas attack RUN --name membership method={one}' for another"
 RULE = "guesses at labels"
-DISTURBING = ("backdoor", "false_claims", "alie", "inner_product", "mimic")
-"""Attacks on training. They disturb a run, and find out nothing about its rows."""
 
 
 class Tries(NamedTuple):
@@ -41,7 +39,7 @@ def try_all(run: RunFolder, whole: Checked, said: Callable[[str], None]) -> Trie
         out.tried.extend(label_guesses(run.summary()))
         out.untried.extend(UntriedAttack(name, COLUMNS) for name in VIEW_ATTACKS)
         out.untried.extend([] if out.tried else [UntriedAttack(RULE, why_no_guesses(run.summary(), whole))])
-        return _with_later(out)
+        return out
     declared = view_attacks_of(whole.config)
     for name in VIEW_ATTACKS:
         chances = dict(_chances(run, name, declared))
@@ -54,7 +52,7 @@ def try_all(run: RunFolder, whole: Checked, said: Callable[[str], None]) -> Trie
                 (out.tried if isinstance(out_of, TriedAttack) else out.untried).append(out_of)  # type: ignore[arg-type]
         if (run.path / ATTACKED / name / CANDIDATES).exists():
             out.untried.extend(_other_methods(chances.values()))
-    return _with_later(out)
+    return out
 
 
 @contextmanager
@@ -72,11 +70,6 @@ def _other_methods(made: Iterable[ViewAttack]) -> Iterator[UntriedAttack]:
     tried = {one.keys["method"] for one in made}
     if names := [one for one in METHODS if one not in tried]:
         yield UntriedAttack(f"membership by {', '.join(names)}", OTHERS.format(one=names[-1]))
-
-
-def _with_later(found: Tries) -> Tries:
-    later = [UntriedAttack(name, "not in this version") for name in LATER if name not in DISTURBING]
-    return Tries(found.tried, list(dict.fromkeys([*found.untried, *later])))
 
 
 def _chances(run: RunFolder, name: str, declared: Mapping[str, ViewAttack]) -> Iterator[tuple[str, ViewAttack]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedatlas.attacks import ATTACKS, LATER, VIEW_ATTACKS
+from fedatlas.attacks import ATTACKS, VIEW_ATTACKS
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.data.cells import read_as
@@ -42,10 +42,6 @@ def make_attack(config: ExperimentConfig, name: str, parameters: Mapping[str, An
         if name in ATTACKS:
             raise ConfigError(
                 f"attack '{name}' takes place during a run: declare it as [[attack]] in the experiment file."
-            )
-        if name in LATER:
-            raise ConfigError(
-                f"attack '{name}' is not supported in this version; attacks on views are {', '.join(VIEW_ATTACKS)}."
             )
         raise unknown_name("attack", name, VIEW_ATTACKS)
     declared = next((keys_of(table) for table in config.attack if table.name == name), {})
@@ -82,11 +78,15 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     told = dict(made.tells(truth_of(set_up(whole, root=root), worked(run))) if made.tells else {})
     if made.shadows:
         told["sizes"] = list(rows_held(run).values())
+    if made.late and not all((run.path / ATTACKED / name / file).exists() for file in made.files):
+        for file, drawn in made.draws(truth_of(set_up(whole, root=root))).items():
+            run.save_arrays(f"{ATTACKED}/{name}/{file}", drawn)
     arrays: Mapping[str, Any] = run_attacker(run.path, made, config.seed, told)
     found: AttackRecord = {"metrics": {}, "leaks": {}, "targets": len(next(iter(arrays.values())))}
     try:
         score = made.score(truth_of(set_up(whole, root=root), worked(run)), arrays)
-        found, arrays = {key: value for key, value in score._asdict().items() if key != "arrays"}, score.arrays
+        found = {key: value for key, value in score._asdict().items() if key != "arrays" and (key != "notes" or value)}
+        arrays = score.arrays
     except (DataError, TransportError) as error:
         found["unscored"] = f"the attacker's answer is kept but could not be scored: {error}"
     record = {**facts_of(made), **found}
@@ -166,7 +166,7 @@ def ensure_attack(
 
 def with_views(config: ExperimentConfig, made: ViewAttack) -> ExperimentConfig:
     """Return the experiment with the attack's views recorded: of all rounds if it needs them, else of at least two rounds."""
-    _, last = made.rounds or (0, 0)
+    _, last = made.rounds or (0, 2)
     kept = config.observe.plain() if config.observe is not None else {"roles": [], "rounds": [0, last and max(last, 2)]}
     roles = dict.fromkeys([*kept["roles"], *map(str, made.views)])
     return parse({**config.plain(), "observe": {**kept, "roles": [*roles]}})

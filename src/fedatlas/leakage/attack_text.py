@@ -36,6 +36,7 @@ def attack_lines(found: Mapping[str, Any]) -> list[str]:
     for key, one in found["leaks"].items():
         if one["value"] is not None:
             out.append(f"leak ({attack.figures[key]}, above the placebo): {number(one['value'])}{_interval(one)}")
+    out += found.get("notes", ())
     leak = found["leaks"].get(attack.leak, {})
     none = f"{no_leak(leak, count(found['targets'], attack.thing), attack.figures[attack.leak])}."
     return [*out, *([] if is_leak(leak) else [none])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fedatlas.attacks.view_attack import Knowledge, ViewAttack, ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.errors import ConfigError
-from fedatlas.leakage.handed_models import newest_handed
+from fedatlas.leakage.handed_models import newest_handed, plain_model
 from fedatlas.leakage.view_gradients import Cohort, read_gradients, read_rounds
 from fedatlas.models import Loss, make_loss, make_model
 from fedatlas.models.registry import OWN
@@ -71,6 +71,7 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         arrays=RunFolder(folder).arrays,
         told=told,
         shape=() if done.kind == "tokens" else tuple(done.shape),
+        models=lambda most: models_told(RoleView(folder, attack.role), most),
         keep=RunFolder(folder).save_arrays,
         rounds=lambda last: read_rounds(view(), config, last, cohorts, told.get("own", 0)),
         inputs=done.columns,
@@ -81,6 +82,32 @@ def gradients_of(folder: Path, attack: ViewAttack, config: ExperimentConfig, tar
     """Return the gradients in the views of the attack's roles."""
     beside = None if attack.beside is None else RoleView(folder, attack.beside)
     return read_gradients(RoleView(folder, attack.role), config, targets, beside)
+
+
+def models_told(view: RoleView, most: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+    """Yield (round, model) of the rounds in which a client was sent a model, the first of each; at most ``most``, spread evenly; 0 = all.
+
+    ConfigError for a view without a plain model.
+    """
+    rounds = [number for number in view.rounds if _first_model(view, number) is not None]
+    if not rounds:
+        raise ConfigError(
+            f"the view of '{view.role}' holds no model that it was sent: set rounds = [1, 0] under [observe], for an algorithm that "
+            "sends models."
+        )
+    many = min(most or len(rounds), len(rounds))
+    for place in range(1, many + 1):
+        number = rounds[place * len(rounds) // many - 1]
+        yield number, _first_model(view, number) or {}
+
+
+def _first_model(view: RoleView, number: int) -> Mapping[str, Tensor] | None:
+    """Return the first model of a round that came to the client, from the server or from a neighbour."""
+    for frame in view.frames(number):
+        message: Mapping[str, Any] = frame.body.get("message", frame.body)
+        if frame.direction in {"down", "peer"} and frame.client == view.role.client and "model" in message:
+            return {**plain_model(view, message["model"]), **(message.get("buffers") or {})}
+    return None
 
 
 def newest_model(folder: Path, attack: ViewAttack) -> Mapping[str, Tensor]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fedatlas.aggregation import RULES as EVERY_RULE
 from fedatlas.aggregation.before_rule import PRE
+from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.course.progress import Progress
@@ -148,6 +149,17 @@ MANY_ROWS: Row = {**FEW_ROWS, "partition": {"name": "iid", "clients": 4}, "data"
 """Clients whose own rows suffice for a game of membership."""
 SUCCESSOR = "successor:0"
 
+FEW_CLASSES: Row = {
+    "rounds": 6,
+    "data": {"name": "digits"},
+    "partition": {"name": "shards", "clients": 10},
+    "model": {"name": "mlp", "hidden": [32]},
+    "local": {"epochs": 2, "batch_size": 16, "lr": 0.05},
+}
+"""Clients that hold two or three of the ten classes."""
+DRAWING: Row = {"target": "absent", "steps": 100, "selections": 3, "generators": 3, "pictures": 200}
+"""A small GAN attack."""
+
 
 class ViewCells(NamedTuple):
     """The cells of an attack on a view."""
@@ -180,6 +192,7 @@ VIEWS: Mapping[str, ViewCells] = {
     "inverting_gradients_handed_on": HANDED({"iterations": 300}, name="inverting_gradients"),
     "inverting_gradients_received_before": HANDED({"iterations": 300, "start": "last"}, name="inverting_gradients"),
     "membership_handed_on": ViewCells({}, MANY_ROWS, "AUC above the placebo's", observer=SUCCESSOR, name="membership"),
+    "gan": PSNR(DRAWING, tables=FEW_CLASSES, observer="client:0"),
 }
 """Those of a successor in a chain: with the true start, and with the model that it received before."""
 
@@ -193,7 +206,8 @@ NOTES = (
     "After nnm, bucketing and arc the rule is the median.",
     "Optimal: their factor is searched against the rule in every round.",
     "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
-    "AUC is, as of property, and of label_inference by how much the share of rows is whose label is counted rightly,",
+    "AUC is, as of property, of gan by how many dB pictures of a class that client 0 lacks are nearer to rows of it than the placebo's,",
+    "and of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "A successor has the model that client 0 handed on in a chain, and the one that client 0 began with (handed_on), or the one that it",
     "received itself before (received_before). Its membership is that of client 0's rows.",
@@ -371,7 +385,7 @@ def of_view(cell: MatrixCell, seed: int, folder: Path) -> CellResult:
     made = ensure_attack(parse({**tables, "seed": seed}), folder, how.name or cell.attack, keys, seen)
     if "unscored" in made:
         return CellResult(str(made["unscored"]))
-    (leak,) = made["leaks"].values()
+    leak = made["leaks"][VIEW_ATTACKS[how.name or cell.attack]().leak]
     value, low, high = leak["value"], leak["low"], leak["high"]
     text = text_of(cell, value, low, high, sign="+")
     return CellResult(text, value, low, high, kept(RunFolder.open(folder).summary()))

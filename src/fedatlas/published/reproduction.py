@@ -29,6 +29,8 @@ from fedatlas.published.t2_istat import istat_strategies
 from fedatlas.published.t3_encryption import istat_encryption
 from fedatlas.published.t4_fedseq_shakespeare import fedseq_shakespeare
 from fedatlas.published.t5_fedseq_grouping import fedseq_grouping
+from fedatlas.published.t6_gan import NAME as GAN
+from fedatlas.published.t6_gan import gan_attack
 from fedatlas.published.t7_label_flipping import NAME as LABEL_FLIPPING
 from fedatlas.published.t7_label_flipping import label_flipping
 from fedatlas.published.t8a_ablations import FACTORS, ablation
@@ -62,6 +64,7 @@ EXPERIMENTS: Mapping[str, Callable[[bool, int | None], Target]] = {
     "federated-forest": federated_forest_domains,
     "private-ridge": private_ridge_costs,
     **{f"ablation-{factor}": ablation(factor) for factor in FACTORS},
+    GAN: gan_attack,
     LABEL_FLIPPING: label_flipping,
     TOLPEGIN: tolpegin,
     MATRIX: attack_matrix,

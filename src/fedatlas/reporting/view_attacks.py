@@ -72,6 +72,7 @@ def _one(subject: Subject, record: Plain, arrays: Arrays) -> list[Block]:
     return [
         lead(f"{about}, {things}: {verdict}."),
         _table(subject, attack, record),
+        *(Text(note) for note in record.get("notes", ())),
         *(Figures([_figure(subject, record["name"], one)]) for one in attack.pictures(arrays)),
         threat_facts(record["declaration"]),
     ]

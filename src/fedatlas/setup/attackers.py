@@ -15,7 +15,7 @@ from fedatlas.aggregation.rules import RULES, Rule, shares
 from fedatlas.algorithm import Algorithm, Groups, Question, Task
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.median_by_sums import NEAR
-from fedatlas.attacks import ATTACKS, LATER, superclasses
+from fedatlas.attacks import ATTACKS, superclasses
 from fedatlas.attacks.collusion import Aggregate
 from fedatlas.attacks.poisoning import POISONING, Claim, Poisoning
 from fedatlas.config import ExperimentConfig
@@ -36,8 +36,6 @@ def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
     """Return the ``[[attack]]`` tables that change what clients do. ConfigError for an unknown name or key."""
     made = []
     for table in config.attack:
-        if table.name in LATER:
-            raise ConfigError(f"attack.name = '{table.name}': not in this version, which has {', '.join(ATTACKS)}.")
         if table.name not in ATTACKS:
             raise unknown_name("attack", table.name, ATTACKS)
         if table.name not in POISONING:
