@@ -150,7 +150,5 @@ def test_the_pictures_of_a_placebo_have_the_label_of_the_target() -> None:
     )
     of_grey = psnr(white, grey)
     assert float(_placebo(white, 0, torch.tensor([3]), truth)) == pytest.approx(float(of_grey))
-    assert float(_placebo(white, 0, torch.tensor([9]), truth)) == pytest.approx(
-        100.0
-    )  # itself, of the test set: 1e-10
+    assert float(_placebo(white, 0, torch.tensor([9]), truth)) == pytest.approx(100.0)  # itself, of the test set: 1e-10
     assert math.isnan(float(_placebo(white, 0, torch.tensor([5]), truth)))

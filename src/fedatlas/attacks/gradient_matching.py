@@ -179,7 +179,7 @@ def repeated(tree: Tensors, times: int) -> Tree:
 def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Reconstruction:
     """Return the restart of least cost for each target; one with a non-finite cost is the last choice."""
     table = torch.where(torch.isfinite(cost), cost, torch.inf).view(-1, restarts)
-    pick = table.argmin(1) + torch.arange(len(table)) * restarts
+    pick = table.argmin(1) + torch.arange(len(table), device=table.device) * restarts
     return Reconstruction(x[pick], cost[pick], labels[pick], steps)
 
 
