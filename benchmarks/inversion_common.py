@@ -1,9 +1,12 @@
 """Inverting gradients in the common setting: CIFAR-10, a ConvNet with random weights, one picture per gradient, its label known.
 
 Eight pictures, the first of the test set, each attacked singly: batch norm in evaluation mode, 4,800 steps, one restart. The network is the
-ConvNet of Geiping et al. 2020 (width 64, 2.9 million numbers) with torch's initial weights. Two settings of the attack (``--settings``):
-"ours", the defaults of `inverting_gradients`; "breaching", that tool's constants brought to pixels from 0 to 1. With ``--breaching``, the
-interpreter of an environment with peers/breaching.txt, `breaching` 0.1.2 attacks the same pictures and weights in a process of its own.
+ConvNet of Geiping et al. 2020 (width 64, 2.9 million numbers) with torch's initial weights. Its batch norm has the statistics of a new
+network, mean 0 and variance 1 (``--statistics fresh``, the common setting), or those of 100 other pictures (``measured``).
+
+Two settings of the attack (``--settings``): "ours", the defaults of `inverting_gradients`; "breaching", that tool's constants brought to
+pixels from 0 to 1. With ``--breaching``, the interpreter of an environment with peers/breaching.txt, `breaching` 0.1.2 attacks the same
+pictures and weights in a process of its own.
 
 ``--prepare`` only writes the case (pictures, weights, the placebo's pictures), which suffices on a machine without CIFAR-10. Pictures that
 were found are kept in ``--out``, one file each. ``--device cuda`` attacks all eight together (``--stack 8``).
@@ -59,17 +62,32 @@ def convnet(shape: tuple[int, ...], outputs: int, *, width: int = WIDTH) -> nn.M
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * side * side, outputs))
 
 
-def prepare(file: Path, data: Path, width: int = WIDTH) -> None:
-    """Write the case: ``pixels`` (8, 3, 32, 32) from 0 to 1, ``labels`` (8,), ``others`` (8, 100, 3, 32, 32) bytes, weights ``w00``..."""
+def prepare(file: Path, data: Path, width: int, statistics: str) -> None:
+    """Write the case: ``pixels`` (8, 3, 32, 32) from 0 to 1, ``labels`` (8,), ``others`` (8, 100, 3, 32, 32) bytes, weights ``w00``...
+
+    Buffers of batch norm: ``b00``...
+    """
     test = np.load(data / "cifar10_test.npz")
     x, y = test["d"], test["y"].astype(np.int64)
     later = np.arange(len(y)) >= PICTURES
     others = np.stack([x[(y == label) & later][:OTHERS] for label in y[:PICTURES]])
-    weights = [p.detach().numpy() for p in init_model(convnet, (3, 32, 32), 10, SEED, width=width).parameters()]
+    module = init_model(convnet, (3, 32, 32), 10, SEED, width=width)
+    if statistics == "measured":
+        measure(module, torch.from_numpy(others.reshape(-1, 3, 32, 32)[::PICTURES] / np.float32(255)))
     file.parent.mkdir(parents=True, exist_ok=True)
-    named = {f"w{number:02d}": value for number, value in enumerate(weights)}
+    named = {f"w{number:02d}": p.detach().numpy() for number, p in enumerate(module.parameters())}
+    named |= {f"b{number:02d}": b.numpy() for number, b in enumerate(module.buffers())}
     pixels = (x[:PICTURES] / 255).astype(np.float32)
     np.savez(file, pixels=pixels, labels=y[:PICTURES], others=others, width=np.array(width), **named)
+
+
+def measure(module: nn.Module, pixels: Tensor) -> None:
+    """Give batch norm the statistics of these pictures, layer after layer."""
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = 1.0
+    with torch.no_grad():
+        module.train()((pixels - MEAN) / STD)
 
 
 def problem_of(case: Path, device: torch.device) -> tuple[Problem, Tensor, Tensor]:
@@ -80,7 +98,9 @@ def problem_of(case: Path, device: torch.device) -> tuple[Problem, Tensor, Tenso
     params = Tree({name: torch.from_numpy(given[f"w{i:02d}"]).to(device) for i, name in enumerate(names)})
     low, high = (x.expand(3, 32, 32).contiguous().to(device) for x in (-MEAN / STD, (1 - MEAN) / STD))
     pixels, labels = (torch.from_numpy(given[name]).to(device) for name in ("pixels", "labels"))
-    return Problem(module, F.cross_entropy, params, dict(module.named_buffers()), low, high), pixels, labels
+    kept = [name for name, _ in module.named_buffers()]
+    buffers = {name: torch.from_numpy(given[f"b{i:02d}"]).to(device) for i, name in enumerate(kept)}
+    return Problem(module, F.cross_entropy, params, buffers, low, high), pixels, labels
 
 
 def found(case: Path, out: Path, setting: str, steps: int, device: torch.device, size: int) -> None:
@@ -148,10 +168,10 @@ HEAD = [
 
 def inversion(given: argparse.Namespace) -> None:
     """Attack, measure, print."""
-    home: Path = given.out / f"inversion-{given.width}-{given.steps}"
+    home: Path = given.out / f"inversion-{given.width}-{given.steps}-{given.statistics}"
     case = home / "case.npz"
     if not case.exists():
-        prepare(case, Path(os.environ.get("FEDATLAS_DATA", ".")), given.width)
+        prepare(case, Path(os.environ.get("FEDATLAS_DATA", ".")), given.width, given.statistics)
     if given.prepare:
         print(f"{case}: {case.stat().st_size / 2**20:.1f} MiB")
         return
@@ -172,7 +192,8 @@ def inversion(given: argparse.Namespace) -> None:
     rows = [figures(case, home / setting, f"{setting} constants") for setting in SETTINGS]
     rows.append(figures(case, home / "peer", "breaching 0.1.2"))
     where = torch.cuda.get_device_name() if device.type == "cuda" else "one thread of a CPU"
-    print(f"ConvNet of width {given.width}, {given.steps} steps, one restart, {where}, torch {torch.__version__}")
+    what = f"ConvNet of width {given.width}, {given.statistics} statistics, {given.steps} steps, one restart"
+    print(f"{what}, {where}, torch {torch.__version__}")
     print(table(HEAD, [row for row in rows if row]))
 
 
@@ -181,6 +202,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=4800)
     parser.add_argument("--width", type=int, default=WIDTH, help="of the ConvNet; breaching's is 64")
+    parser.add_argument("--statistics", choices=["fresh", "measured"], default="fresh", help="of batch norm")
     parser.add_argument("--settings", nargs="*", choices=[*SETTINGS], default=[*SETTINGS])
     parser.add_argument("--stack", type=int, default=0, help="pictures attacked together; 0: one, and all on a GPU")
     parser.add_argument("--breaching", help="interpreter of an environment with peers/breaching.txt")

@@ -34,6 +34,8 @@ def main(case: Path, out: Path, steps: int, device: str) -> None:
     weights = [torch.from_numpy(given[f"w{number:02d}"]) for number in range(len(list(model.parameters())))]
     for place, value in zip(model.parameters(), weights, strict=True):
         place.data.copy_(value)
+    for number, place in enumerate(model.buffers()):
+        place.data.copy_(torch.from_numpy(given[f"b{number:02d}"]))
     model.to(**setup).eval()
     mean, std = (torch.tensor(list(one)).view(1, 3, 1, 1) for one in (data.mean, data.std))
     pixels, labels = torch.from_numpy(given["pixels"]), torch.from_numpy(given["labels"])
