@@ -1,7 +1,8 @@
 """What rules cost and what they are worth: ``python benchmarks/attacks.py rules | cost | sign_flip | inner_product | replacement``.
 
 ``membership`` and ``mnist``: what membership attacks find, see `membership`. ``audit``: what an audit says of clean and of faulty runs,
-see `audits`.
+see `audits`. ``epoch``: rows that come back from clients that take several steps, eight clients with digits. ``inversion``: pictures that
+come back from gradients of a ConvNet on CIFAR-10, see `inversion_common`.
 
 ``rules``: one round's 100 updates of a million weights through each rule, one thread. ``cost``: processor seconds of runs with
 ``share = 0`` and with attacks that change nothing beside the plain run, in turn (``--pairs 30``, about twenty minutes; a first pair
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import audits
+import inversion_common
 import membership
 import torch
 
+from fedatlas import attack
 from fedatlas.aggregation import PRE, RULES, before
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError
@@ -169,6 +172,39 @@ def replacement(out: Path, seeds: list[int]) -> None:
             )
 
 
+DIGITS: dict[str, Any] = {
+    "rounds": 1,
+    "partition": {"name": "iid", "clients": 8},
+    "model": {"name": "lenet_sigmoid"},
+    "observe": {"roles": ["server"]},
+}
+EPOCHS = {  # rows of a client: its local work
+    2: {"epochs": 1, "batch_size": 1, "lr": 0.1},
+    4: {"epochs": 2, "batch_size": 2, "lr": 0.1},
+    8: {"steps": 1, "batch_size": 0, "lr": 0.1},
+}
+KNOWING: list[dict[str, Any]] = [
+    {"labels": "known", "batches": "known"},
+    {"labels": "known"},
+    {},
+    {"restarts": 4},
+]
+
+
+def epoch(out: Path) -> None:
+    """PSNR of a client's rows from the update of its local work, by what the attacker knows, beside the placebo."""
+    for rows, local in EPOCHS.items():
+        data = {"name": "digits", "limit": 8 * rows, "scale": "federated"}
+        folder = out / "epoch" / str(rows)
+        whole = checked(parse({**DIGITS, "data": data, "local": local}))
+        ensure(whole, folder, More(options={"baselines": False}, report=False))
+        for known in KNOWING:
+            found = attack(folder, "inverting_gradients", iterations=300, **known)
+            psnr, leak = found["metrics"]["psnr"], found["leaks"]["psnr"]
+            said = f"{psnr['value']:.1f} dB, placebo {psnr['placebo']:.1f}, above it {leak['value']:.1f} "
+            print(f"{rows} rows, {local}, {known}: {said}[{leak['low']:.1f}, {leak['high']:.1f}]", flush=True)
+
+
 STRUCK = {
     "sign_flip": HOSTILE,
     "inner_product": {"name": "inner_product", "share": 0.2, "epsilon": 10.0, "knows": "all"},
@@ -178,7 +214,9 @@ STRUCK = {
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rules", "cost", *STRUCK, "replacement", "membership", "mnist", "audit"))
+    parser.add_argument(
+        "what", choices=("rules", "cost", *STRUCK, "replacement", "membership", "mnist", "audit", "epoch", "inversion")
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=30)
@@ -186,6 +224,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("attacks"))
+    inversion_common.options(parser)
     given = parser.parse_args()
     if given.what == "rules":
         rules(given.repeats)
@@ -197,6 +236,10 @@ def main() -> None:
         membership.mnist(given.out, given.seeds)
     elif given.what == "audit":
         audits.audit(given.out, given.runs, given.times)
+    elif given.what == "epoch":
+        epoch(given.out)
+    elif given.what == "inversion":
+        inversion_common.inversion(given)
     elif given.what == "replacement":
         replacement(given.out, given.seeds)
     else:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedatlas import Experiment, attack, run
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.inversion import _others, psnr
+from fedatlas.attacks.inversion import _chance, psnr
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack
 from fedatlas.catalogue import rows
@@ -149,8 +149,6 @@ def test_the_pictures_of_a_placebo_have_the_label_of_the_target() -> None:
         lambda: box,
     )
     of_grey = psnr(white, grey)
-    assert float(_others(white[0], 0, torch.tensor(3), truth).mean()) == pytest.approx(float(of_grey))
-    assert float(_others(white[0], 0, torch.tensor(9), truth).mean()) == pytest.approx(
-        100.0
-    )  # itself, of the test set: 1e-10
-    assert math.isnan(float(_others(white[0], 0, torch.tensor(5), truth).mean()))
+    assert float(_chance(white, 0, torch.tensor([3]), truth).mean()) == pytest.approx(float(of_grey))
+    assert float(_chance(white, 0, torch.tensor([9]), truth).mean()) == pytest.approx(100.0)  # itself, a test row
+    assert math.isnan(float(_chance(white, 0, torch.tensor([5]), truth).mean()))

@@ -363,6 +363,8 @@ def test_a_view_that_was_altered_is_refused(plain: Path, tmp_path: Path):
 
 
 def test_more_than_one_step_on_one_row_is_refused(tmp_path: Path):
-    run(Experiment.of(**{**ONE_ROW, "local": {"epochs": 3}}), out=tmp_path / "run", baselines=False)
+    run(Experiment.of(**{**ONE_ROW, "local": {"epochs": 17}}), out=tmp_path / "run", baselines=False)
     with pytest.raises(ConfigError, match=r"set steps = 1 under \[local\]"):
+        attack(tmp_path / "run", "dlg")
+    with pytest.raises(ConfigError, match="unrolls at most 16 steps, and a client here takes 17"):
         attack(tmp_path / "run", "inverting_gradients")

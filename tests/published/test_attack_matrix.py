@@ -45,11 +45,8 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
     """Rules stand everywhere; of FedSeq noise alone is refused, weights by rows under it, and single updates under a sum."""
     every = {cell.name: cell for cell in cells(12)}
     assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(BEFORE) + len(MECHANISMS))
-    named = {
-        **{one: how.name for one, how in VIEWS.items() if how.name},
-        **{k: v["name"] for k, v in POISONS.items() if "name" in v},
-    }
-    attacks = {named.get(cell.attack, cell.attack) for cell in every.values()}
+    attacks = {POISONS.get(name, {}).get("name", name) for name in POISONS}
+    attacks |= {how.name or name for name, how in VIEWS.items()}
     assert attacks == {"nobody", *ATTACKS}
     assert {*RULES, "mean"} == {*EVERY_RULE}
     assert {table["pre"] for table in BEFORE.values()} == {"nnm", "bucketing", "arc"}

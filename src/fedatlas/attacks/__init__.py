@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedatlas.attacks.gan import gan
-from fedatlas.attacks.inversion import dlg, idlg, inverting_gradients
+from fedatlas.attacks.inversion import dlg, idlg
+from fedatlas.attacks.inverting_gradients import inverting_gradients
 from fedatlas.attacks.label_inference import label_inference
 from fedatlas.attacks.membership import membership
 from fedatlas.attacks.poisoning import POISONING

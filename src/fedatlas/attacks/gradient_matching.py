@@ -4,6 +4,9 @@
     A8    min_{x, y}  sum_l |g_l(x, softmax(y)) - g_l|^2           L-BFGS of step 1, row and label sought together
     A9    the same with y as read off the last bias (A7)          L-BFGS of step 1, only the row sought
 
+A client that takes several steps, or a step on several rows, sends the sum of what its steps added. A10 then seeks all its rows at once,
+and g(x) is that sum as `LocalSteps` unrolls it.
+
 ===========  ============================================  ===========  =================================================
 T            problems in the stack (targets x restarts)    g            observed gradients, a tree of (T, ...)
 x            rows sought, (T, *shape), pixels from 0 to 1  TV(x)        mean of |differences| of neighbouring pixels
@@ -18,7 +21,7 @@ Deviations: restarts share the stack; L-BFGS halves a step that would raise the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -88,14 +91,46 @@ class Problem(NamedTuple):
 
     def gradient(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Return the gradient of the loss of one row, by parameter; ``x`` has pixels from 0 (black) to 1 (white)."""
+        return self.gradient_at(self.params, x[None], y[None])
+
+    def gradient_at(self, params: Tensors, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of the mean loss of a batch ``x`` (n, *shape), ``y`` (n,), at other parameters than the received ones."""
         seen = self.low + (self.high - self.low) * x
 
         def loss(params: Tensors) -> Tensor:
-            outputs = functional_call(self.module, {**params, **self.buffers}, (seen[None],))
-            return self.loss(outputs, y[None])
+            outputs = functional_call(self.module, {**params, **self.buffers}, (seen,))
+            return self.loss(outputs, y)
 
-        found: dict[str, Tensor] = grad(loss)(dict(self.params))
+        found: dict[str, Tensor] = grad(loss)(dict(params))
         return found
+
+
+class LocalSteps(NamedTuple):
+    """A client's local work as the attacker assumes it: SGD from the received model."""
+
+    places: tuple[Tensor, ...]  # of each step, (T, rows of its batch): their places among the rows sought
+    lr: float
+    momentum: float = 0.0
+    decay: float = 0.0  # weight decay
+    ordered: bool = False  # labels belong to places; otherwise each restart draws which label stands where
+
+    @property
+    def rows(self) -> int:
+        """Number of rows sought."""
+        return 1 + max(int(one.max()) for one in self.places)
+
+    def change(self, problem: Problem, x: Tensor, y: Tensor, places: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return (w - w') / lr - decay w of one client's steps, by parameter, for ``x`` (n, *shape), ``y`` (n,).
+
+        u <- momentum u + gradient + decay w, w' <- w' - lr u. A view's update is read in the same form.
+        """
+        start, moved, u = problem.params, problem.params.zeros(), problem.params.zeros()
+        for rows in places:
+            w = start - moved * self.lr
+            g = Tree(problem.gradient_at(w, x[rows], y[rows])) + w * self.decay
+            u = u * self.momentum + g
+            moved = moved + u
+        return dict(moved - start * self.decay)
 
 
 class Reconstruction(NamedTuple):
@@ -144,7 +179,7 @@ def repeated(tree: Tensors, times: int) -> Tree:
 def best_of(x: Tensor, cost: Tensor, labels: Tensor, restarts: int, steps: int) -> Reconstruction:
     """Return the restart of least cost for each target; one with a non-finite cost is the last choice."""
     table = torch.where(torch.isfinite(cost), cost, torch.inf).view(-1, restarts)
-    pick = table.argmin(1) + torch.arange(len(table)) * restarts
+    pick = table.argmin(1) + torch.arange(len(table), device=table.device) * restarts
     return Reconstruction(x[pick], cost[pick], labels[pick], steps)
 
 
@@ -158,25 +193,35 @@ def invert(
     restarts: int = 1,
     tv: float = 1e-4,
     lr: float = 0.1,
+    work: LocalSteps | None = None,
 ) -> Reconstruction:
-    """Run A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), known or inferred."""
-    many = len(labels) * restarts
-    g, y = repeated(gradients, restarts), labels.repeat_interleave(restarts)
+    """Run A10 on all targets together. ``gradients``: (T, ...) by parameter; ``labels`` (T,), known or inferred.
 
-    def cost(x: Tensor, y: Tensor, g: Tensors) -> Tensor:
-        return cosine_distance(problem.gradient(x, y), g) + tv * total_variation(x)
+    With ``work`` each target is a client that took these steps: ``labels`` (T, n) of its n rows, ``x`` of the answer (T, rows, *shape).
+    """
+    g, y = repeated(gradients, restarts), labels.repeat_interleave(restarts, 0)
+    places: tuple[Tensor, ...] = ()
+    if work is not None:
+        places = tuple(one.repeat_interleave(restarts, 0) for one in work.places)
+        y = y if work.ordered else torch.stack([one[torch.randperm(len(one), generator=rng)][: work.rows] for one in y])
 
-    x = torch.rand((many, *problem.shape), generator=rng)
-    slope = recorded(vmap(grad(cost)), x, y, dict(g))
+    def distance(x: Tensor, y: Tensor, g: Tensors, places: Sequence[Tensor]) -> Tensor:
+        simulated = problem.gradient(x, y) if work is None else work.change(problem, x, y, places)
+        return cosine_distance(simulated, g)
+
+    def cost(x: Tensor, y: Tensor, g: Tensors, places: Sequence[Tensor]) -> Tensor:
+        return distance(x, y, g, places) + tv * total_variation(x)
+
+    x = torch.rand((*y.shape, *problem.shape), generator=rng).to(problem.low.device)
+    slope = recorded(vmap(grad(cost)), x, y, dict(g), places)
     first, second = torch.zeros_like(x), torch.zeros_like(x)
     for t in range(1, iterations + 1):
-        sign = slope(x, y, dict(g)).sign()
+        sign = slope(x, y, dict(g), places).sign()
         first, second = 0.9 * first + 0.1 * sign, 0.999 * second + 0.001 * sign**2
         rate = lr * 0.1 ** sum(8 * t > iterations * eighth for eighth in LOWERED)
         step = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
         x = (x - rate * step).clamp(0, 1)
-    last = vmap(lambda x, y, g: cosine_distance(problem.gradient(x, y), g))(x, y, dict(g))
-    return best_of(x, last, y, restarts, iterations)
+    return best_of(x, vmap(distance)(x, y, dict(g), places), y, restarts, iterations)
 
 
 def deep_leakage(

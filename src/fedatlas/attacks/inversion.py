@@ -3,6 +3,9 @@
 Target i scores PSNR(r_i, x_i). Its placebo is the mean over other pictures of its label of PSNR(r_i, x_j): the score of a
 reconstruction that knows only the label.
 
+A client with several rows is one target. Its reconstructions are matched to its rows by the assignment with the largest sum of PSNR, and
+their mean is its score. Its placebo is the mean over sets of other pictures with the same labels, matched in the same way.
+
 role: the role whose view is attacked: "server", "client:3", "successor:3" or "outsider".
 targets: number of observed updates to attack, in order of arrival; 0 = all.
 start: for role = "successor:3", the model that client 3 is taken to have begun with: "true" (default; the client before it colludes), or
@@ -12,14 +15,14 @@ start: for role = "successor:3", the model that client 3 is taken to have begun 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.gradient_matching import Problem, Reconstruction, deep_leakage, inferred_labels, invert, unfolded
+from fedatlas.attacks.gradient_matching import Problem, Reconstruction, deep_leakage, inferred_labels, unfolded
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.successor import WHO, Start, among, colluder, declared, nothing_before, start_of
 from fedatlas.attacks.view_attack import (
@@ -34,7 +37,7 @@ from fedatlas.attacks.view_attack import (
 )
 from fedatlas.errors import ConfigError
 from fedatlas.metrics.intervals import Interval, differences, of_means
-from fedatlas.registry import Count, Positive, Rate, Whole
+from fedatlas.registry import Count, Whole
 from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
 
@@ -42,12 +45,12 @@ Search = Callable[[Knowledge, Problem, Tree, Tensor, torch.Generator], Reconstru
 """(knowledge, problem, gradients of some targets, their labels, random stream) -> the reconstruction."""
 
 HELD = 1 << 28  # bytes of gradients in one stack
-OTHERS = 100  # pictures of the label averaged in a placebo
+OTHERS = 100  # pictures of a label in a placebo
+SETS = 20  # sets of pictures averaged in the placebo of several rows
 ROUNDS = {"outsider": (0, 1), "successor": (0, 0)}  # of the view; a client hands its model on in some rounds only
 EXACT = 1e-10  # mean squared error below which pictures count as equal: 100 dB
 PICTURES = 16  # targets shown in the report
 BASIC = "the network, the local learning rate, one step on one row"
-OF_CLASSES = ("dlg", "idlg")
 NEEDS_CLASSES = "takes labels as probabilities of classes, which requires model.loss = 'cross_entropy'."
 FIGURES = {
     "psnr": "PSNR in dB",
@@ -55,38 +58,6 @@ FIGURES = {
     "label": "share of labels found",
     "above_20_dB": "share of targets above 20 dB",
 }
-
-
-def inverting_gradients(
-    *,
-    role: str = "server",
-    targets: Count = 64,
-    iterations: Whole = 2400,
-    restarts: Whole = 1,
-    tv: Rate = 1e-4,
-    lr: Positive = 0.1,
-    labels: Literal["inferred", "known"] = "inferred",
-    start: Start | None = None,
-) -> ViewAttack:
-    """Inverting gradients (Geiping et al. 2020): find the picture whose gradient has the direction of the observed one.
-
-    min_x 1 - cos(gradient(x), g) + tv TV(x), by Adam on the signs of its slope, all targets in one stack. A10.
-
-    iterations: steps of Adam; the rate falls to a tenth after 3, 5 and 7 eighths of them.
-    restarts: random starts for each target; the one of least cost counts.
-    tv: weight of the total variation, which favours smooth pictures.
-    lr: rate of Adam in pixels, where 1 is the range from black to white.
-    labels: whether labels are inferred from the gradient of the last bias (A7), or given to the attacker.
-    """
-    how = {"iterations": iterations, "restarts": restarts, "tv": tv, "lr": lr}
-
-    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
-        return invert(problem, g, labels, rng, **how)  # type: ignore[arg-type]
-
-    told = f"{BASIC}, the range of a pixel{', the label' if labels == 'known' else ''}"
-    keys = {"targets": targets, **how, "labels": labels}
-    made = _inversion("inverting_gradients", role, keys, told, search, start)
-    return made._replace(tells=_labels_of) if labels == "known" else made
 
 
 def dlg(
@@ -110,7 +81,7 @@ def dlg(
         return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts)
 
     keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
-    return _inversion("dlg", role, keys, f"{BASIC}; not the label", search, start)
+    return _of_one_row("dlg", role, keys, search, start)
 
 
 def idlg(
@@ -135,14 +106,26 @@ def idlg(
         return deep_leakage(problem, g, known.classes, rng, labels=labels, **how)
 
     keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
-    return _inversion("idlg", role, keys, f"{BASIC}; not the label", search, start)
+    return _of_one_row("idlg", role, keys, search, start)
 
 
-def _inversion(
-    name: str, role: str, keys: dict[str, Any], knowledge: str, search: Search, start: Start | None
-) -> ViewAttack:
+def _of_one_row(name: str, role: str, keys: dict[str, Any], search: Search, start: Start | None) -> ViewAttack:
+    """Return an attack that seeks row and label of a client's one step on one row."""
     whose = ViewRole.parse(role, "attack.role")
     keys = {**keys, **start_of(name, whose, start)}
+    return inversion(
+        name,
+        whose,
+        keys,
+        f"{BASIC}; not the label",
+        answer=lambda known: _answer(known, name, keys, search),
+        refuses=lambda config: _unsuited(name, config, whose) or nothing_before(name, config, keys),
+        refuses_run=lambda config, rows: _refusal(name, config, rows),
+    )
+
+
+def inversion(name: str, role: ViewRole, keys: dict[str, Any], knowledge: str, **functions: Any) -> ViewAttack:
+    """Return the record of an attack that finds rows; ``functions``: `ViewAttack`'s ``answer``, ``refuses``, ``refuses_run``, ``tells``."""
     declares = Declaration(
         who=WHO,
         how="passive: it follows the protocol and computes afterwards",
@@ -155,25 +138,23 @@ def _inversion(
     return ViewAttack(
         name,
         "inversion",
-        whose,
+        role,
         keys,
         declared(declares, keys),
-        answer=lambda known: _answer(known, name, keys, search),
-        score=lambda truth, answer: _score(truth, answer, whose, keys["targets"]),
+        score=lambda truth, answer: _score(truth, answer, role, keys["targets"]),
         figures=FIGURES,
         leak="psnr",
         pictures=_pictures,
         roles=("server", "client", "successor", "outsider"),
-        rounds=ROUNDS.get(whose.kind, (0, 2)),
-        beside=colluder(whose, keys),
-        refuses=lambda config: _unsuited(name, config, whose) or nothing_before(name, config, keys),
-        refuses_run=lambda config, rows: _refusal(name, config, rows),
+        rounds=ROUNDS.get(role.kind, (0, 2)),
+        beside=colluder(role, keys),
+        **functions,
     )
 
 
 def _unsuited(name: str, config: Any, role: ViewRole) -> str:
     """Return why the file already shows that the attack cannot be carried out; "" if it does not."""
-    if name in OF_CLASSES and loss_of(config) not in ("auto", "cross_entropy"):
+    if loss_of(config) not in ("auto", "cross_entropy"):
         return f"attack '{name}' {NEEDS_CLASSES}"
     return too_short(name, config, role) or _refusal(name, config, ())
 
@@ -200,11 +181,9 @@ def no_gradient(name: str, config: Any, scale_free: bool = False) -> str:
 
 
 def _refusal(name: str, config: Any, rows: Sequence[int]) -> str:
-    local = config.local
-    if why := no_gradient(name, config, scale_free=name not in OF_CLASSES):
+    if why := no_gradient(name, config):
         return why
-    steps = local.steps if local.steps is not None else local.epochs
-    if max(rows, default=1) == 1 and steps == 1:
+    if is_gradient(config.local, rows):
         return ""
     return (
         f"attack '{name}' inverts the gradient of one step on one row per client: set steps = 1 under [local], and as many clients as "
@@ -212,8 +191,10 @@ def _refusal(name: str, config: Any, rows: Sequence[int]) -> str:
     )
 
 
-def _labels_of(truth: Truth) -> dict[str, int]:
-    return {str(k): int(truth.rows(k).y[0]) for k, n in truth.sizes.items() if n} | {"-1": 0}
+def is_gradient(local: Any, rows: Sequence[int]) -> bool:
+    """Return whether clients with ``rows`` rows each take one step on one row, so that an update is the gradient of that row."""
+    steps = local.steps if local.steps is not None else local.epochs
+    return max(rows, default=1) == 1 and steps == 1
 
 
 # ---------------------------------------------------------------------- in the attacker's process
@@ -221,30 +202,48 @@ def _labels_of(truth: Truth) -> dict[str, int]:
 
 def _answer(known: Knowledge, name: str, keys: dict[str, Any], search: Search) -> Arrays:
     """Return client (T,), x (T, *shape) in pixels from 0 to 1, label (T,), cost (T,): the best of each target's restarts."""
-    low, high = known.box()
-    if name in OF_CLASSES and known.loss.name != "cross_entropy":
+    if known.loss.name != "cross_entropy":
         raise ConfigError(f"attack '{name}' {NEEDS_CLASSES}")
-    seen = known.gradients(keys["targets"])
+    seen, problem, g = posed(known, keys["targets"])
+    rng = torch_stream(known.seed, "attack", name)
+    labels = last_bias_labels(known, name, seen)
+    found = [
+        search(known, problem, taken(g, part), labels[part], rng)
+        for part in stacks(len(labels), problem.params.size() * keys["restarts"])
+    ]
+    return answered(seen.clients, found)
+
+
+def posed(known: Knowledge, targets: int) -> tuple[ViewGradients, Problem, Tree]:
+    """Return the gradients in the view, the problem that they pose, and those of its trained parameters, (T, ...) each."""
+    low, high = known.box()
+    seen = known.gradients(targets)
     torch.set_num_threads(1)
     network = unfolded(known.network(known.seed))
     names = [name for name, x in network.named_parameters() if x.requires_grad]
     params, g = (Tree({name: tree[name] for name in names}) for tree in (seen.params, seen.gradients))
-    problem = Problem(network, known.loss.mean, params, seen.buffers, low, high)
-    size = max(1, HELD // (32 * params.size() * keys["restarts"]))
-    rng = torch_stream(known.seed, "attack", name)
-    labels = _labels(known, name, seen)
-    found = []
-    for first in range(0, len(seen.clients), size):
-        part = slice(first, first + size)
-        found.append(search(known, problem, Tree({name: x[part] for name, x in g.items()}), labels[part], rng))
+    return seen, Problem(network, known.loss.mean, params, seen.buffers, low, high), g
+
+
+def stacks(targets: int, numbers: int) -> list[slice]:
+    """Return the parts in which targets are attacked together, so that a stack of gradients fits; ``numbers``: those of one target."""
+    size = max(1, HELD // (32 * numbers))
+    return [slice(first, first + size) for first in range(0, targets, size)]
+
+
+def taken(tree: Tree, part: slice | list[int]) -> Tree:
+    """Return the targets of a part."""
+    return tree.map(lambda x: x[part])
+
+
+def answered(clients: Sequence[int], found: Sequence[Reconstruction]) -> dict[str, np.ndarray]:
+    """Return an answer: the parts' reconstructions in turn."""
     best = {"x": [each.x for each in found], "label": [each.labels for each in found], "cost": [f.cost for f in found]}
-    return {"client": np.array(seen.clients), **{key: torch.cat(each).numpy() for key, each in best.items()}}
+    return {"client": np.array(clients), **{key: torch.cat(each).numpy() for key, each in best.items()}}
 
 
-def _labels(known: Knowledge, name: str, seen: ViewGradients) -> Tensor:
-    """Return (T,) labels as given, or inferred from the gradient of the last bias. ConfigError if there is no such bias."""
-    if known.told:
-        return torch.tensor([known.told[str(k)] for k in seen.clients])
+def last_bias_labels(known: Knowledge, name: str, seen: ViewGradients) -> Tensor:
+    """Return (T,) labels inferred from the gradient of the last bias. ConfigError if there is no such bias."""
     last = [x for x in seen.gradients.values() if x.dim() == 2 and x.shape[1] == known.classes]
     if not last:
         raise ConfigError(
@@ -275,37 +274,98 @@ def _pixels(x: Tensor, truth: Truth) -> Tensor:
 def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
     """Score the answer. The single mean seen by a client or outsider counts for all trained in round 1 but the attacker."""
     seen = [int(k) for k in answer["client"]]
-    clients = seen if seen[0] >= 0 else [k for k in truth.trained if k != role.client][: targets or None]
-    rows = [truth.rows(k) for k in clients]
-    original, label = _pixels(torch.cat([one.x[:1] for one in rows]), truth), torch.cat([one.y[:1] for one in rows])
-    found, said = torch.from_numpy(answer["x"]), torch.from_numpy(answer["label"])
-    found = found if len(found) == len(clients) else found.expand(len(clients), *found.shape[1:])
-    said = said.expand(len(clients)) if len(said) == 1 else said
-    own, error = psnr(found, original), squared_error(found, original)
-    scores = np.stack([own.numpy(), error.numpy(), (said == label).double().numpy()])
+    of_mean = seen[0] < 0
+    clients = [k for k in truth.trained if k != role.client][: targets or None] if of_mean else [*dict.fromkeys(seen)]
+    least = OTHERS if role.kind == "successor" else 1
+    every = [_matched(truth, answer, k, slice(0, 1) if of_mean else answer["client"] == k, least) for k in clients]
+    own, error, hit, placebo = (
+        torch.stack([getattr(one, name).mean() for one in every]) for name in ("psnr", "error", "hit", "chance")
+    )
+    scores = np.stack([own.numpy(), error.numpy(), hit.numpy()])
     if role.kind == "successor":
-        chance = _others(found[0], clients[0], label[0], truth, test=True)
-        placebo, leak = chance.mean()[None], among(float(own[0]), chance.numpy())
         means = [Interval(float(x), None, None, 0.95) for (x,) in scores]
+        leak = among(float(own[0]), every[0].chance.numpy())
     else:
-        placebo = torch.stack([_others(found[i], k, label[i], truth).mean() for i, k in enumerate(clients)])
         weight = np.ones(len(clients))
         means = of_means(scores, weight, truth.seed, "attack")
         low, high = differences(scores[:1], placebo.numpy()[None], weight, truth.seed, "attack")
         leak = {"value": float((own - placebo).mean()), "low": float(low[0]), "high": float(high[0])}
+    many = [len(one.psnr) for one in every]
+    arrays = {"client": np.repeat(clients, many), "placebo": np.repeat(placebo.numpy(), many)}
+    for name in ("label", "said", "psnr", "found", "original"):
+        arrays[name] = torch.cat([getattr(one, name) for one in every]).numpy()
     metrics = {
         "psnr": measured(means[0], float(placebo.mean())),
         "mse": measured(means[1], None),
         "label": measured(means[2], None),
-        "above_20_dB": measured(Interval(float((own > 20).double().mean()), None, None, 0.95), None),
+        "above_20_dB": measured(Interval(float((arrays["psnr"] > 20).mean()), None, None, 0.95), None),
     }
-    arrays = {"client": np.array(clients), "label": label.numpy(), "said": said.numpy(), "psnr": own.numpy()}
-    arrays |= {"placebo": placebo.numpy(), "found": found.numpy(), "original": original.numpy()}
     return Score(metrics, {"psnr": leak}, len(clients), arrays)
 
 
-def _others(found: Tensor, client: int, label: Tensor, truth: Truth, *, test: bool = False) -> Tensor:
-    """Return the PSNR of a reconstruction against other pictures of its label: of other clients, else (or ``test``) of the test set."""
+class Matched(NamedTuple):
+    """The reconstructions of one client (r), each with the row that it is matched to."""
+
+    psnr: Tensor
+    error: Tensor  # mean squared error of a pixel
+    hit: Tensor  # share of the labels that are said rightly, in any order; the same for all
+    chance: Tensor  # (m,) mean PSNR against each set of other pictures with the same labels, matched in the same way
+    label: Tensor
+    said: Tensor
+    found: Tensor  # (r, *shape)
+    original: Tensor  # (r, *shape)
+
+
+def _matched(truth: Truth, answer: Arrays, client: int, part: Any, least: int) -> Matched:
+    """Match the reconstructions that the answer has at ``part`` with the rows of a client. ``least``: as in `_chance`."""
+    rows = truth.rows(client)
+    found, said = torch.from_numpy(answer["x"][part]), torch.from_numpy(answer["label"][part])
+    original = _pixels(rows.x, truth)
+    score, place = assigned(found, original)
+    labels = rows.y[place]
+    many = [torch.bincount(x, minlength=truth.classes) for x in (said, rows.y)]
+    hit = torch.minimum(*many).sum().double() / len(said)
+    chance = _chance(found, client, rows.y, truth, least)
+    error = squared_error(found, original[place])
+    return Matched(score, error, hit.expand(len(said)), chance, labels, said, found, original[place])
+
+
+def assigned(found: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each of ``found`` (r, *shape) the PSNR (r,) and the place (r,) of its row of ``rows`` (n, *shape), n at least r.
+
+    No row is taken twice, and the sum of PSNR is the largest.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    pairs = psnr(found.repeat_interleave(len(rows), 0), rows.repeat(len(found), *(1 for _ in rows.shape[1:])))
+    table = pairs.view(len(found), len(rows))
+    place = torch.from_numpy(linear_sum_assignment(table.numpy(), maximize=True)[1])
+    return table[torch.arange(len(found)), place], place
+
+
+def _chance(found: Tensor, client: int, labels: Tensor, truth: Truth, least: int = 1) -> Tensor:
+    """Return the mean PSNR (m,) of reconstructions (r, *shape) against m sets of other pictures with the labels (n,), by `assigned`.
+
+    The pictures are of other clients, and of the test set if those have too few of a label: fewer than the client, or than ``least``.
+    Each set takes others, as far as they go. NaN (1,) if nobody has pictures of a label.
+    """
+    kinds, place, count = torch.unique(labels, return_inverse=True, return_counts=True)
+    pools = [_others(label, client, truth, max(int(n), least)) for label, n in zip(kinds, count, strict=True)]
+    if not all(map(len, pools)):
+        return torch.tensor([float("nan")], dtype=torch.float64)
+    these = [_pixels(torch.stack(pool), truth) for pool in pools]
+    if len(labels) == 1:
+        return psnr(found.expand_as(these[0]), these[0])
+    turn = torch.stack([(place[:i] == one).sum() for i, one in enumerate(place)])  # which of its label's rows a row is
+    sets = [
+        torch.stack([these[k][(number * count[k] + t) % len(these[k])] for k, t in zip(place, turn, strict=True)])
+        for number in range(SETS)
+    ]
+    return torch.stack([assigned(found, one)[0].mean() for one in sets])
+
+
+def _others(label: Tensor, client: int, truth: Truth, least: int) -> list[Tensor]:
+    """Return up to `OTHERS` pictures of a label: of other clients, and of the test set if those are fewer than ``least``."""
     others: list[Tensor] = []
     order = numpy_stream(truth.seed, "attack", "placebo", client).permutation(len(truth.sizes))
     for k in map(int, order):
@@ -314,11 +374,9 @@ def _others(found: Tensor, client: int, label: Tensor, truth: Truth, *, test: bo
             others += rows.x[rows.y == label]
         if len(others) >= OTHERS:
             break
-    others = [*others, *truth.test(label)[:OTHERS]] if test or not others else others
-    if not others:
-        return torch.tensor([float("nan")], dtype=torch.float64)
-    these = _pixels(torch.stack(others[:OTHERS]), truth)
-    return psnr(found.expand_as(these), these)
+    if len(others) < least:
+        others += [*truth.test(label)[:OTHERS]]
+    return others[:OTHERS]
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:

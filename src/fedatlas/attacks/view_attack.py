@@ -139,6 +139,7 @@ class ViewAttack(NamedTuple):
     )
     tells: Callable[[Truth], Mapping[str, Any]] | None = None  # further knowledge, named in the declaration
     single: bool = False  # judges the updates of single clients, which a sum hides
+    sized: bool = False  # told how many rows each client trains on
     shadows: bool = (
         False  # told how many rows each client trains on, and what it makes of shadow models is kept with the run
     )

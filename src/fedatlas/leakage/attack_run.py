@@ -76,6 +76,8 @@ def _attack_view(run: RunFolder, name: str, parameters: Mapping[str, Any] | None
     check_attack(made, config, run)
     root = row_secret.read(run.path)
     told = dict(made.tells(truth_of(set_up(whole, root=root), worked(run))) if made.tells else {})
+    if made.sized:
+        told["sizes"] = {str(k): n for k, n in rows_held(run).items()}
     if made.shadows:
         told["sizes"] = list(rows_held(run).values())
     if made.late and not all((run.path / ATTACKED / name / file).exists() for file in made.files):
