@@ -150,11 +150,12 @@ def test_what_a_failed_attempt_cost_was_spent() -> None:
 
 # -- whole runs -------------------------------------------------------------------------------------------------------------------
 
+LOOP = {"name": "loop"}
 SMALL: dict[str, Any] = {
     "rounds": 3,
     "data": {"limit": 300},
     "partition": {"name": "iid", "clients": 6},
-    "engine": {"name": "loop"},
+    "engine": LOOP,
 }
 POISSON: dict[str, Any] = {"algorithm": {"weights": "uniform"}, "cohort": {"sampling": "poisson", "fraction": 0.5}}
 RUNS: dict[str, dict[str, Any]] = {
@@ -446,7 +447,5 @@ def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, P
     assert 0 < first["seconds_by_phase"]["keys"] < first["seconds"]
     assert "keys" not in rows(done["central_dp"])[0]["seconds_by_phase"]
     assert "noise" not in summary(done["central_dp"])["cost"]["seconds_by_phase"], "its server adds the noise"
-    assert math.isclose(
-        summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"],
-        sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])),
-    )
+    of_all = summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"]
+    assert math.isclose(of_all, sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])))

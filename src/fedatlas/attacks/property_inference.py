@@ -190,8 +190,8 @@ def _told(truth: Truth, role: ViewRole) -> dict[str, Any]:
 # ---------------------------------------------------------------------- in the attacker's process
 
 
-class Seen(NamedTuple):
-    """What the attacker keeps of a round."""
+class AttackedRound(NamedTuple):
+    """A round as the attacker keeps it."""
 
     number: int
     clients: tuple[int, ...]
@@ -207,7 +207,7 @@ def _answer(known: Knowledge, sought: Sought, last: int, shadows: int) -> Arrays
     place = sought.what.place(known.inputs) if sought.what.column else None
     bound, has = sought.bound(known.classes, marks), np.arange(2 * shadows) % 2 == 1
     seen = [
-        Seen(number, one.clients, {**one.params, **one.buffers}, pooled(one.gradients, place, inputs))
+        AttackedRound(number, one.clients, {**one.params, **one.buffers}, pooled(one.gradients, place, inputs))
         for number, one in known.rounds(last)
     ]
     simulated = list(_simulated(known, network, seen, (x, y), marks, bound, has))
@@ -224,7 +224,7 @@ def _answer(known: Knowledge, sought: Sought, last: int, shadows: int) -> Arrays
 def _simulated(
     known: Knowledge,
     network: nn.Module,
-    seen: Sequence[Seen],
+    seen: Sequence[AttackedRound],
     own: tuple[Tensor, Tensor],
     marks: np.ndarray,
     bound: float,
