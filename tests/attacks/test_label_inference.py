@@ -86,6 +86,20 @@ def test_several_small_steps_count_the_same(momentum: float) -> None:
         assert counted(model, Tree(change), x, 30).tolist() == np.bincount(y, minlength=CLASSES).tolist()
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_nesterov_counts_each_gradient_once_more_by_its_momentum(steps: int) -> None:
+    model, (x, y) = network(3, True), drawn(30, 3)
+    end, rate, how = copy.deepcopy(model), 1e-6, {"momentum": 0.9, "nesterov": True}
+    optimizer = torch.optim.SGD(end.parameters(), lr=rate, **how)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(end(x), y).backward()
+        optimizer.step()
+    many = steps_of(LocalConfig(steps=steps, batch_size=0, **how), 30)
+    change = {name: ((weights(model)[name] - w) / (rate * many))[None] for name, w in weights(end).items()}
+    assert counted(model, Tree(change), x, 30).tolist() == np.bincount(y, minlength=CLASSES).tolist()
+
+
 def test_counts_are_whole_and_sum_to_the_rows() -> None:
     assert whole_counts(np.array([2.4, 2.4, 0.2]), np.array([0.1, 0.2, -0.1]), 5).tolist() == [2, 2, 1]
     assert whole_counts(np.array([np.nan, 1e9, -1e9]), np.array([0.0, -1.0, 1.0]), 3).tolist() == [0, 3, 0]

@@ -124,7 +124,7 @@ def steps_of(local: Any, rows: int) -> float:
     """Return how many gradients a client's update with ``rows`` rows holds; momentum repeats each in later steps."""
     steps = local.steps or local.epochs * math.ceil(rows / (local.batch_size or rows))
     m: float = local.momentum
-    return math.fsum((1 - m**s) / (1 - m) for s in range(1, steps + 1))
+    return math.fsum((1 - m ** (s + local.nesterov)) / (1 - m) for s in range(1, steps + 1))
 
 
 def last_gradients(
