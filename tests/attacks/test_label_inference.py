@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fedatlas
 from fedatlas import Experiment, attack, run
-from fedatlas.attacks.label_inference import last_gradients, scored, steps_of, whole_counts
+from fedatlas.attacks.label_inference import last_gradients, scored, scored_alone, steps_of, whole_counts
 from fedatlas.config.experiment import LocalConfig
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attacker_process import carry_out
@@ -86,6 +86,20 @@ def test_several_small_steps_count_the_same(momentum: float) -> None:
         assert counted(model, Tree(change), x, 30).tolist() == np.bincount(y, minlength=CLASSES).tolist()
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_nesterov_counts_each_gradient_once_more_by_its_momentum(steps: int) -> None:
+    model, (x, y) = network(3, True), drawn(30, 3)
+    end, rate, how = copy.deepcopy(model), 1e-6, {"momentum": 0.9, "nesterov": True}
+    optimizer = torch.optim.SGD(end.parameters(), lr=rate, **how)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(end(x), y).backward()
+        optimizer.step()
+    many = steps_of(LocalConfig(steps=steps, batch_size=0, **how), 30)
+    change = {name: ((weights(model)[name] - w) / (rate * many))[None] for name, w in weights(end).items()}
+    assert counted(model, Tree(change), x, 30).tolist() == np.bincount(y, minlength=CLASSES).tolist()
+
+
 def test_counts_are_whole_and_sum_to_the_rows() -> None:
     assert whole_counts(np.array([2.4, 2.4, 0.2]), np.array([0.1, 0.2, -0.1]), 5).tolist() == [2, 2, 1]
     assert whole_counts(np.array([np.nan, 1e9, -1e9]), np.array([0.0, -1.0, 1.0]), 3).tolist() == [0, 3, 0]
@@ -102,6 +116,39 @@ def test_what_all_clients_have_in_common_is_no_leak() -> None:
     assert right.metrics["error"] == {"value": 0, "low": 0, "high": 0, "placebo": pytest.approx((3 + 2 + 3) / 3)}
     with pytest.raises(DataError, match="at least two must have trained"):
         scored(held[:1], held[:1], [0], 1)
+
+
+UNEQUAL = [5] * 20 + [200] * 20
+
+
+def of_nothing(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Counts said of noise, and counts held, of clients of unequal sizes and with alike classes."""
+    rng = np.random.default_rng(seed)
+    held, even = np.stack([rng.multinomial(n, np.full(10, 0.1)) for n in UNEQUAL]), np.full(10, 0.1)
+    noise = 0.05 * rng.standard_normal((len(UNEQUAL), 10))
+    return np.stack([whole_counts(n * (even - g), g, n) for n, g in zip(UNEQUAL, noise, strict=True)]), held
+
+
+def test_clients_of_unequal_sizes_whose_updates_tell_nothing_show_no_leak() -> None:
+    """The counts of many rows agree more with any guess than those of few: that is no leak, of one client or of all."""
+    claims = leaks = alone = 0
+    for seed in range(20):
+        said, held = of_nothing(seed)
+        leak = scored(said, held, [*range(len(UNEQUAL))], seed).leaks["overlap"]
+        claims, leaks = claims + ((leak["low"] or 0) > 0), leaks + (leak["value"] or 0)
+        last = scored_alone(said[-1], held[::-1], len(UNEQUAL) - 1, seed).leaks["overlap"]
+        assert last["others"] == 39
+        alone += (last["low"] or 0) > 0
+    assert claims <= 2
+    assert abs(leaks / 20) < 0.02
+    assert alone <= 2
+
+
+def test_counts_that_are_right_leak_at_any_size() -> None:
+    held = of_nothing(1)[1]
+    leak = scored(held, held, [*range(len(UNEQUAL))], 1).leaks["overlap"]
+    assert leak["low"] is not None
+    assert leak["low"] > 0.1
 
 
 LIKE: dict[str, Any] = {

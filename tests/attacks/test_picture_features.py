@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_cached_proxy_is_used_and_a_named_file_comes_first(cached: Path, tmp_p
     assert source_of(held, str(second)).sha256 == other.sha256 != first.sha256
     path.write_bytes(second.read_bytes())
     assert source_of(held).sha256 == other.sha256, "nothing is trained again"
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:3000], lambda data: b""])
+def test_a_damaged_proxy_in_the_cache_is_trained_again(cached: Path, damage: Callable[[bytes], bytes]):
+    held = truth()
+    first = source_of(held)
+    (path,) = cached.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert source_of(held).sha256 == first.sha256
 
 
 def test_rows_become_pixels(cached: Path):

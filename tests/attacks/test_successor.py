@@ -208,9 +208,19 @@ def test_one_target_is_claimed_as_rarely_by_chance_as_its_interval_says() -> Non
     assert 0.72 < np.mean([x is not None and x > 0 for x in shown]) < 0.88
     few = among(5.0, others[:38])
     assert (few["low"], few["smallest"]) == (None, None)
-    record = {"name": "dlg", "role": "successor:2", "targets": 1, "metrics": {}}
+    record: dict[str, Any] = {"name": "dlg", "role": "successor:2", "targets": 1, "metrics": {}}
     assert tried_of({**record, "leaks": {"psnr": found}}, "psnr", "PSNR").p < 1e-4
     assert tried_of({**record, "leaks": {"psnr": few}}, "psnr", "PSNR").p == 1
+
+
+def test_an_audit_claims_no_leak_of_one_row_whose_label_a_tenth_of_others_share() -> None:
+    """The figure of one row is 0 or 1, far from normal: a guess is right for one client in ten, and its rank says that this is chance."""
+    by_chance = among(1.0, np.array([1.0] * 10 + [0.0] * 90))
+    record = {"name": "label_inference", "role": "successor:2", "targets": 1, "metrics": {}}
+    one = tried_of({**record, "leaks": {"overlap": by_chance}}, "overlap", "share")
+    assert by_chance["low"] == 0
+    assert one.p == 1
+    assert (one.smallest(1) or 0) > 0.9  # more than any guess can gain
 
 
 FEDAVG = {"algorithm": {"name": "fedavg"}}

@@ -17,7 +17,7 @@ from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.inversion import _chance, psnr
 from fedatlas.attacks.roles import ViewRole
-from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack
+from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, is_leak, leak_of
 from fedatlas.catalogue import rows
 from fedatlas.cli import app
 from fedatlas.data.batches import Rows
@@ -152,3 +152,13 @@ def test_the_pictures_of_a_placebo_have_the_label_of_the_target() -> None:
     assert float(_chance(white, 0, torch.tensor([3]), truth).mean()) == pytest.approx(float(of_grey))
     assert float(_chance(white, 0, torch.tensor([9]), truth).mean()) == pytest.approx(100.0)  # itself, a test row
     assert math.isnan(float(_chance(white, 0, torch.tensor([5]), truth).mean()))
+
+
+@pytest.mark.parametrize("targets", [2, 3, 5, 20])
+def test_a_leak_over_few_targets_is_claimed_as_seldom_as_stated(targets: int) -> None:
+    """2.5% of intervals lie above 0 where there is no leak, with two targets as with twenty; a clear one is seen with three."""
+    rng = np.random.default_rng(targets)
+    claims = [is_leak(leak_of(*rng.standard_normal((2, targets)))) for _ in range(4000)]
+    assert 0.015 < np.mean(claims) < 0.035
+    assert is_leak(leak_of(40 + rng.standard_normal(3), 12 + rng.standard_normal(3)))
+    assert leak_of(np.ones(1), np.zeros(1))["low"] is None

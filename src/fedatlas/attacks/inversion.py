@@ -33,10 +33,11 @@ from fedatlas.attacks.view_attack import (
     Truth,
     ViewAttack,
     ViewGradients,
+    leak_of,
     measured,
 )
 from fedatlas.errors import ConfigError
-from fedatlas.metrics.intervals import Interval, differences, of_means
+from fedatlas.metrics.intervals import Interval, of_means
 from fedatlas.registry import Count, Whole
 from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
@@ -286,10 +287,8 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
         means = [Interval(float(x), None, None, 0.95) for (x,) in scores]
         leak = among(float(own[0]), every[0].chance.numpy())
     else:
-        weight = np.ones(len(clients))
-        means = of_means(scores, weight, truth.seed, "attack")
-        low, high = differences(scores[:1], placebo.numpy()[None], weight, truth.seed, "attack")
-        leak = {"value": float((own - placebo).mean()), "low": float(low[0]), "high": float(high[0])}
+        means = of_means(scores, np.ones(len(clients)), truth.seed, "attack")
+        leak = leak_of(own.numpy(), placebo.numpy())
     many = [len(one.psnr) for one in every]
     arrays = {"client": np.repeat(clients, many), "placebo": np.repeat(placebo.numpy(), many)}
     for name in ("label", "said", "psnr", "found", "original"):

@@ -12,7 +12,8 @@ gradient is present in any case, so one row is always found. An update of severa
 the client's rows is taken for all of them.
 
 A target scores the share of its rows whose label is counted rightly: the counts said and held, their smaller one summed over classes. Its
-placebo is the same against other clients, so what all clients have in common is no leak.
+placebo is the same against other clients, so what all clients have in common is no leak. Few rows agree less with any guess than many,
+so two clients are compared by as many rows of each: those of the smaller one.
 
 Source: Wainakh et al., PoPETs 2022 (LLG).
 """
@@ -20,7 +21,7 @@ Source: Wainakh et al., PoPETs 2022 (LLG).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,13 @@ from torch.func import functional_call
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.inversion import NEEDS_CLASSES, ROUNDS, loss_of, no_gradient, too_short
 from fedatlas.attacks.roles import ViewRole
-from fedatlas.attacks.successor import WHO, Start, among, colluder, declared, nothing_before, start_of
-from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, measured
+from fedatlas.attacks.successor import FEWEST, WHO, Start, among, colluder, declared, nothing_before, start_of
+from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, leak_of, measured
 from fedatlas.errors import ConfigError, DataError
-from fedatlas.metrics.intervals import Interval, differences, of_means
+from fedatlas.metrics.intervals import Interval, of_means
 from fedatlas.metrics.quality import Floats
 from fedatlas.registry import Count
-from fedatlas.rng import torch_stream
+from fedatlas.rng import numpy_stream, torch_stream
 from fedatlas.tree import Tree
 
 NAME = "label_inference"
@@ -122,7 +123,7 @@ def steps_of(local: Any, rows: int) -> float:
     """Return how many gradients a client's update with ``rows`` rows holds; momentum repeats each in later steps."""
     steps = local.steps or local.epochs * math.ceil(rows / (local.batch_size or rows))
     m: float = local.momentum
-    return math.fsum((1 - m**s) / (1 - m) for s in range(1, steps + 1))
+    return math.fsum((1 - m ** (s + local.nesterov)) / (1 - m) for s in range(1, steps + 1))
 
 
 def last_gradients(
@@ -169,23 +170,41 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
         clients += [k for k, n in sorted(truth.sizes.items()) if n and k not in seen]
     held = np.stack([np.bincount(truth.rows(k).y.numpy(), minlength=truth.classes) for k in clients])
     if role.kind == "successor":
-        return scored_alone(answer["counts"][0], held, clients[0])
+        return scored_alone(answer["counts"][0], held, clients[0], truth.seed)
     return scored(np.broadcast_to(answer["counts"], held.shape), held, clients, truth.seed)
 
 
-def scored_alone(said: np.ndarray, held: np.ndarray, client: int) -> Score:
-    """Return the figures of the counts said (C,) of one client, whose own counts are the first of ``held`` (K, C)."""
-    rows = held.sum(1, keepdims=True)
-    overlap = np.minimum(said / said.sum(), held / rows).sum(1)
-    error = np.abs(said / said.sum() - held / rows).mean(1) * rows[0]
-    (own, *chance), (wrong, *far) = overlap, error
-    found = {"overlap": (own, chance), "error": (wrong, far)}
+def overlap(said: Floats, held: Floats) -> Floats:
+    """Return the sum over classes (last axis) of the smaller of two shares."""
+    return np.asarray(np.minimum(said, held).sum(-1))
+
+
+def error(said: Floats, held: Floats) -> Floats:
+    """Return the mean over classes (last axis) of the difference of two shares."""
+    return np.asarray(np.abs(said - held).mean(-1))
+
+
+def scored_alone(said: np.ndarray, held: np.ndarray, client: int, seed: int) -> Score:
+    """Return the figures of the counts said (C,) of one client, whose own counts are the first of ``held`` (K, C).
+
+    All are compared by as many rows: the client's, or fewer, if fewer than `FEWEST` others have as many. Others with less are left out.
+    """
+    rows, a = held.sum(1), said / said.sum()
+    most = np.sort(rows[1:])[::-1][:FEWEST]
+    few = min(int(rows[0]), *map(int, most[-1:]))
+    shares = thinned(held[rows >= few], few, seed) / few
+    own = {"overlap": overlap(a, held[0] / rows[0]), "error": error(a, held[0] / rows[0]) * rows[0]}
+    (agree, *chance), (wrong, *far) = overlap(a, shares), error(a, shares) * rows[0]
+    above = {"overlap": (agree, chance), "error": (wrong, far)}
     metrics = {
-        name: measured(Interval(float(x), None, None, 0.95), float(np.mean(others)) if others else None)
-        for name, (x, others) in found.items()
+        name: measured(
+            Interval(float(own[name]), None, None, 0.95),
+            float(own[name] - x + np.mean(others)) if others else None,
+        )
+        for name, (x, others) in above.items()
     }
-    arrays = {"client": np.array([client]), "counts": said[None], "held": held[:1], "overlap": overlap[:1]}
-    return Score(metrics, {"overlap": among(float(own), np.array(chance))}, 1, arrays)
+    arrays = {"client": np.array([client]), "counts": said[None], "held": held[:1], "overlap": own["overlap"][None]}
+    return Score(metrics, {"overlap": among(float(agree), np.array(chance))}, 1, arrays)
 
 
 def scored(said: np.ndarray, held: np.ndarray, clients: list[int], seed: int) -> Score:
@@ -193,18 +212,16 @@ def scored(said: np.ndarray, held: np.ndarray, clients: list[int], seed: int) ->
     many = len(clients)
     if many < 2:
         raise DataError("the placebo compares with other clients: at least two must have trained in round 1.")
-    rows = held.sum(1, keepdims=True)
-    a, b = said / said.sum(1, keepdims=True), held / rows
-    overlap = np.array([np.minimum(one, b).sum(1) for one in a])  # (said of i, held by j)
-    error = np.array([np.abs(one - b).mean(1) for one in a]) * rows
-    (own, chance), (wrong, far) = ((np.diag(x), (x.sum(1) - np.diag(x)) / (many - 1)) for x in (overlap, error))
-    weight = np.ones(many)
-    means = of_means(np.stack([own, wrong]), weight, seed, "attack")
-    low, high = differences(own[None], chance[None], weight, seed, "attack")
+    rows = held.sum(1)
+    a, b = said / said.sum(1, keepdims=True), held / rows[:, None]
+    own, wrong = overlap(a, b), error(a, b) * rows
+    chance = own - gained(overlap, a, held, seed)
+    far = wrong - gained(error, a, held, seed) * rows
+    means = of_means(np.stack([own, wrong]), np.ones(many), seed, "attack")
     metrics = {"overlap": measured(means[0], float(chance.mean())), "error": measured(means[1], float(far.mean()))}
-    leaks = {"overlap": {"value": float((own - chance).mean()), "low": float(low[0]), "high": float(high[0])}}
     arrays = {"client": np.array(clients), "counts": said, "held": held, "overlap": own, "placebo": chance}
-    return Score(metrics, leaks, many, {**arrays, "mean": np.array([*means[0][:3], chance.mean()])})
+    arrays["mean"] = np.array([*means[0][:3], chance.mean()])
+    return Score(metrics, {"overlap": leak_of(own, chance)}, many, arrays)
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:
@@ -222,3 +239,24 @@ def _pictures(arrays: Arrays) -> list[Picture]:
     )
     title, axes = "Rows whose class is counted rightly", ("client", "Share of its rows")
     return [Picture("dots", "counted", title, title, how, ("client", "attack", "placebo"), each, axes, shown)]
+
+
+def gained(figure: Callable[[Floats, Floats], Floats], said: Floats, held: np.ndarray, seed: int) -> Floats:
+    """Return (T,) by how much the shares said (T, C) fit a client's rows better than those of another, as a mean over the others.
+
+    ``held`` (T, C) are counts. Of each pair of clients as many rows count, those of the smaller, drawn once for both.
+    """
+    rows, total = held.sum(1), np.zeros(len(held))
+    for few in np.unique(rows):
+        these = np.flatnonzero(rows >= few)
+        a, b, least = said[these], thinned(held[these], int(few), seed) / few, rows[these] == few
+        own = figure(a, b)
+        total[these] += (own[:, None] - figure(a[:, None], b[least])).sum(1)
+        total[these[least]] += (own[least, None] - figure(a[least, None], b[~least])).sum(1)
+    return total / (len(held) - 1)
+
+
+def thinned(held: np.ndarray, rows: int, seed: int) -> np.ndarray:
+    """Return the counts (K, C) of so many rows of each client, drawn from those that it holds (K, C)."""
+    stream = numpy_stream(seed, "attack", NAME, rows)
+    return np.stack([stream.multivariate_hypergeometric(one, rows) if one.sum() > rows else one for one in held])

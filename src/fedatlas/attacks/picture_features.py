@@ -18,7 +18,7 @@ FOLDER = "fid-proxy"
 
 
 def source_of(truth: Truth, features: str = "") -> FeatureSource:
-    """Return the network in the file ``features``; by default the FID-proxy of the run's training rows, trained if it is not cached."""
+    """Return the network in the file ``features``; by default the FID-proxy of the run's training rows, trained if none is cached."""
     return read_source(features or proxy_of(truth))
 
 
@@ -30,9 +30,20 @@ def proxy_of(truth: Truth) -> Path:
     images = in_pixels(torch.cat([rows.x for rows in held]), truth)
     rows = training_set(as_bytes(images), torch.cat([rows.y for rows in held]))
     path = cache(FOLDER) / f"{rows.digest[:32]}.safetensors"
-    if not path.exists():
+    if not _usable(path):
         write_atomically(path, train_proxy(rows))
     return path
+
+
+def _usable(path: Path) -> bool:
+    """Return whether a file holds a whole network; a damaged one in the cache is trained again."""
+    if not path.exists():
+        return False
+    try:
+        read_source(path)
+    except ConfigError:
+        return False
+    return True
 
 
 def in_pixels(x: Tensor, truth: Truth) -> Tensor:

@@ -22,6 +22,7 @@ from fedatlas.metrics.quality import Floats
 
 Start = Literal["true", "last"]
 TAIL, POWER = 0.025, 0.841621  # each end of the interval; quantile of the normal distribution for a power of 80%
+FEWEST = 39  # others, with which the largest is the interval's end
 WHO = (
     "insider: the server, which sees each update; a client or an outsider sees only the mean of a round, a successor in a chain the model "
     "of the client before it"

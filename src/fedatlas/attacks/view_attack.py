@@ -6,16 +6,19 @@ Such an attack only observes. It runs after the run, in a process without data: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 from torch import Tensor, nn
 
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.roles import ATTACKERS, ViewRole
 from fedatlas.data.batches import Rows
 from fedatlas.metrics.intervals import Interval
+from fedatlas.metrics.quality import Floats
 from fedatlas.tree import Tree
 
 Arrays = Mapping[str, np.ndarray]
@@ -154,6 +157,20 @@ class ViewAttack(NamedTuple):
 def measured(value: Interval, placebo: float | None) -> dict[str, float | None]:
     """Return a metric of a `Score`."""
     return {"value": value.estimate, "low": value.low, "high": value.high, "placebo": placebo}
+
+
+def leak_of(figure: Floats, placebo: Floats) -> dict[str, float | None]:
+    """Return the leak over targets: the mean of ``figure`` minus ``placebo`` (T,), its standard error, and the 95% interval of Student's t.
+
+    A bootstrap of few targets would be too narrow. A single target has no interval.
+    """
+    gain, many = figure - placebo, len(figure)
+    value, error, half = float(gain.mean()), None, None
+    if many > 1:
+        error = float(gain.std(ddof=1)) / math.sqrt(many)
+        half = float(stdtrit(many - 1, 0.975)) * error
+    low, high = (None, None) if half is None else (value - half, value + half)
+    return {"value": value, "low": low, "high": high, "error": error}
 
 
 def is_leak(found: Mapping[str, float | None]) -> bool:

@@ -41,6 +41,7 @@ class TriedAttack(NamedTuple):
     beyond: float = 0.0  # how far from 0 the placebo lies by chance in 95% of draws
     others: int = 0  # what a single target is compared with, in place of an interval over targets
     how: str = ""  # how it is done, where its name does not tell it: after "it"
+    spread: float | None = None  # standard error of the leak over targets, if the attack states it
 
     @property
     def draws(self) -> int:
@@ -52,13 +53,18 @@ class TriedAttack(NamedTuple):
         """Standard error of the leak where there is none; None if so few targets show nothing, 0 if all show the same."""
         if self.leak is None or self.low is None or self.high is None or self.draws < 2:
             return None
+        if self.spread is not None:
+            return self.spread
         half = max((self.high - self.low) / 2, self.beyond)
         return 0.0 if half < ROUNDING else half / float(norm.ppf(TWO_SIDED)) * math.sqrt(self.draws / (self.draws - 1))
 
     @property
     def p(self) -> float:
-        """Chance of such a leak where there is none, by Student's t over the targets, or over what a single one is compared with."""
-        if self.error is None or self.leak is None:
+        """Chance of such a leak where there is none, by Student's t over the targets, or over what a single one is compared with.
+
+        The figure of a single target need not be normal. So its interval, which ranks give for any law, has to lie above 0, too.
+        """
+        if self.error is None or self.leak is None or (self.others and not (self.low or 0) > 0):
             return 1.0
         if not self.error:
             return 0.0 if self.leak > ROUNDING else 1.0
@@ -72,7 +78,10 @@ class TriedAttack(NamedTuple):
         if not self.error:
             return None
         free = self.draws - 1
-        least = float(t.isf(ERROR / attacks, free) + t.ppf(POWER, free)) * self.error
+        beyond = float(t.isf(ERROR / attacks, free)) * self.error
+        if self.others:  # and beyond the others' quantile
+            beyond = max(beyond, self.leak - self.low)  # type: ignore[operator]
+        least = beyond + float(t.ppf(POWER, free)) * self.error
         return None if self.figure == AUC and (self.placebo or 0.0) + least > 1 else least
 
 
@@ -201,4 +210,6 @@ def tried_of(record: Mapping[str, Any], leak: str, figure: str) -> TriedAttack:
         metric.get("value"),
         metric.get("placebo"),
     )
-    return TriedAttack(*known, value, low, high, found.get("beyond") or 0.0, int(found.get("others") or 0))
+    return TriedAttack(
+        *known, value, low, high, found.get("beyond") or 0.0, int(found.get("others") or 0), found.get("error")
+    )
