@@ -369,10 +369,7 @@ def placebo_spread(score: np.ndarray, member: np.ndarray, seed: int) -> float:
 
 
 def shuffled_spread(score: np.ndarray, games: Iterable[np.ndarray]) -> float:
-    """Return how far from 0.5 the AUC lies in at most 5% of the games: what the scores (n,) reach by chance.
-
-    games: the truth (n,) bool of each, drawn at random; 0.5 without any.
-    """
+    """Return how far from 0.5 the AUC of ``score`` (n,) lies in at most 5% of games, each a random truth (n,); 0.5 without any."""
     once = np.ones((1, len(score)))
     far = [abs(float(_auc(score, one, ~one, once)[0]) - CHANCE) for one in games]
     return float(np.quantile(far, CENTRAL)) if far else CHANCE
