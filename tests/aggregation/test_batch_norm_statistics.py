@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedatlas.aggregation import RULES, before
+from fedatlas.aggregation.reducers import Closing
 from fedatlas.aggregation.rule_reducer import RuleReduction
 from fedatlas.aggregation.rules import Rule
 from fedatlas.tree import Tree
@@ -68,3 +69,18 @@ def test_the_coordinates_of_a_median_are_not_scaled() -> None:
     value = judged(RULES["median"](f=F), -10 * HONEST, 0.0)
     every = torch.stack([value["model"]["w"], value["buffers"]["mean"] / LONG])
     assert bool(((every > 0.3) & (every < 2.8)).all())
+
+
+@pytest.mark.parametrize("rule", [RULES["norm_clip"](), before("arc", RULES["mean"](), f=1)], ids=["norm_clip", "arc"])
+@pytest.mark.parametrize("statistics", [0.0, 1e-6, LONG, 1e9])
+def test_a_neighbour_on_a_ring_does_not_choose_how_long_statistics_are(rule: Rule, statistics: float) -> None:
+    """A node, an honest neighbour and a hostile one with a model a million times as long: bounded by what the honest ones are."""
+    start = update(0 * HONEST, 0 * HONEST)
+    mine = update(HONEST, LONG * HONEST)
+    other = update(1.5 * HONEST, 1.5 * LONG * HONEST)
+    hostile = update(-1e6 * HONEST, (LONG + statistics) * HONEST)
+    reduction = RuleReduction(rule, lambda client, one: start, 1 << 20)
+    closing = Closing((0, 1, 2), lambda part: 1.0, lambda nodes: {0: dict.fromkeys(nodes, 1 / 3)})
+    value = reduction._mixed({0: mine, 1: other, 2: hostile}, closing).each[0]
+    along = float(value["model"]["w"] @ HONEST / (HONEST @ HONEST))
+    assert 0.3 < along < 1.5

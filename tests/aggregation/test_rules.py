@@ -359,3 +359,14 @@ def test_vectors_are_updates_again() -> None:
     assert again["model"]["a"].tolist() == [[-1, 0, 1], [2, 3, 4]]
     assert again["n"] == 2.5
     assert again["buffers"]["t"].item() == 4
+
+
+@pytest.mark.parametrize("sent", [0.0, 1e-4])
+@pytest.mark.parametrize("n", [5, 10])
+def test_one_client_that_sends_no_change_does_not_hold_the_geometric_median(n: int, sent: float) -> None:
+    """The steps begin at no change: a point there would have all the weight."""
+    stream = torch.Generator().manual_seed(1)
+    way = torch.ones(100, dtype=torch.float64) / 10
+    honest = [way + 0.03 * torch.randn(100, generator=stream, dtype=torch.float64) for _ in range(n - 1)]
+    value = RULES["geometric_median"]().combine([Tree({"w": x}) for x in (*honest, -sent * way)])["w"]
+    assert float(value @ way) > 0.85

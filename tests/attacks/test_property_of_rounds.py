@@ -12,9 +12,10 @@ import torch
 
 from fedatlas import Experiment, attack, run
 from fedatlas.algorithm import Batch
-from fedatlas.attacks.membership import shuffled_spread
+from fedatlas.attacks.membership import scored, shuffled_spread
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.property_head import PropertyHead
+from fedatlas.attacks.property_inference import above, shuffled
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.config.experiment import ModelConfig
 from fedatlas.engine.model import Network
@@ -188,4 +189,20 @@ def test_the_second_task_teaches_the_features_the_property_and_without_weight_no
 def test_a_shuffled_property_reaches_what_chance_does() -> None:
     """The AUC of 20 against 20 by chance has the deviation 0.093, so 95% lie within 0.18."""
     stream = np.random.default_rng(1)
-    assert shuffled_spread(stream.normal(size=40), np.arange(40) % 2 == 1, 1) == pytest.approx(0.18, abs=0.04)
+    rows = {k: (k % 2, 1) for k in range(40)}
+    spread = shuffled_spread(stream.normal(size=40), shuffled(0.5, [[k] for k in rows], rows, 1))
+    assert spread == pytest.approx(0.18, abs=0.04)
+
+
+@pytest.mark.parametrize("clients", [4, 8])
+def test_rounds_of_the_same_clients_are_not_taken_for_independent(clients: int) -> None:
+    """Scores that follow what clients have in common except the property: at most 5% lie beyond the placebo."""
+    stream, beyond = np.random.default_rng(2), []
+    for trial in range(40):
+        quirk = stream.normal(size=clients)
+        rows = {k: (int(has), 1) for k, has in enumerate(stream.permutation(clients) < clients // 2)}
+        rounds = [stream.choice(clients, clients // 2, replace=False).tolist() for _ in range(40)]
+        score, held = np.array([quirk[one].mean() for one in rounds]), above(0.5, rounds, rows)
+        found = scored(held, score, trial, shuffled_spread(score, shuffled(0.5, rounds, rows, trial)))
+        beyond.append(abs(found.metrics["auc"]["value"] - 0.5) > found.leaks["auc"]["beyond"])
+    assert sum(beyond) <= 5

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import VIEW_ATTACKS
+from fedatlas.auditing.lines_to_add import fitting, merged, misfit, of_game, of_view, offered, refusal
 from fedatlas.auditing.lines_to_add import joined as as_text
-from fedatlas.auditing.lines_to_add import merged, of_game, of_view, offered, refusal
 from fedatlas.auditing.verdict import UntriedAttack
 from fedatlas.config import parse
 from fedatlas.files import OWN_FILES
@@ -78,3 +81,17 @@ def test_games_that_a_mechanism_forbids_are_not_offered(name: str) -> None:
     assert not told["property"].add
     assert "would be refused" in told["property"].reason
     assert told["membership"].add
+
+
+def test_lines_that_the_rows_do_not_suit_are_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers as targets have no classes to be a member by, nor to be the property; canaries need none."""
+    file = {"name": "file", "path": "rows.csv", "label": "y"}
+    rows = pd.DataFrame({"a": np.linspace(0, 1, 40), "y": np.linspace(0, 1, 40) ** 2})
+    monkeypatch.chdir(tmp_path)
+    rows.to_csv("rows.csv", index=False)
+    whole = whole_of(data=file, partition={"name": "iid", "clients": 4}, model={"name": "mlp"})
+    told = {one.attack: one for one in fitting(offered(untried(whole), whole), whole)}
+    for name in ("membership", "property"):
+        assert not told[name].add
+        assert "these rows do not suit it" in told[name].reason
+    assert misfit(as_text(one.add for one in told.values()), whole) == ""

@@ -97,6 +97,8 @@ class RuleReduction:
                 taken |= set(senders)
                 continue
             own = HeldUpdates(self.budget, derive(self.seed, "buckets", receiver))
+            if receiver in held:
+                own.trusted = flat(held[receiver], self.base(receiver, held[receiver]))
             for sender in senders:
                 own.add(sender, held[sender], held.get(receiver), row[sender])
             found = own.judged(self.rule)
@@ -115,6 +117,7 @@ class HeldUpdates:
         self.coefficients: list[Coefficient] = []
         self.bases: list[Any] = []
         self.whole: list[dict[Any, Tensor]] = []  # whole numbers: counters of batch norm
+        self.trusted: Tensor | None = None  # in gossip: what the node that judges made of its own rows
         self.like: Update = {}
 
     def add(self, client: int, update: Update, base: Any, coefficient: Coefficient) -> None:
@@ -140,7 +143,9 @@ class HeldUpdates:
 
         They are sums over activations and may be a thousand times longer than the weights, whose changes a rule that goes
         by length would then not see. With fewer than half of the clients hostile a median lies between two honest lengths,
-        so no attacker chooses the factor. None if there are none, or nothing to scale.
+        so no attacker chooses the factor. In gossip a node is no change from itself, and has as few as two neighbours, so that
+        such a median may be a hostile length: there its own training says how long both are. None if there are none, or nothing
+        to scale.
         """
         places = [
             torch.full((numbers(x).numel(),), path[0] == BUFFERS) for path, x in leaves(self.like) if not counts(x)
@@ -149,7 +154,8 @@ class HeldUpdates:
         if not where.any() or where.all():
             return None
         rows = [self.changes.row(k) for k in range(len(self.clients))]
-        statistics, rest = (torch.stack([row[part].norm() for row in rows]).median() for part in (where, ~where))
+        known = rows if self.trusted is None else [self.trusted]
+        statistics, rest = (torch.stack([row[part].norm() for row in known]).median() for part in (where, ~where))
         if not statistics or not rest:
             return None
         factors = torch.where(where, rest / statistics, 1.0)

@@ -33,6 +33,8 @@ from fedatlas.registry import Count, Positive, Whole
 
 SHARE = 0.2  # share of the changes assumed hostile if f is omitted
 
+START = 0.1  # least distance in the geometric median's first step, as a part of the median one
+
 
 class RuleResult(NamedTuple):
     """The outcome of a rule."""
@@ -246,7 +248,8 @@ def median(*, f: Count | None = None) -> Rule:
 def geometric_median(*, nu: Positive = 1e-6, iterations: Whole = 4) -> Rule:
     """Near the point whose distances to the changes, each times its client's weight, have the smallest sum.
 
-    z = 0; then ``iterations`` times beta_k = p_k / max(nu, ||z - x_k||), z = sum beta_k x_k / sum beta_k (smoothed Weiszfeld).
+    z = 0; then ``iterations`` times beta_k = p_k / max(nu, ||z - x_k||), z = sum beta_k x_k / sum beta_k (smoothed Weiszfeld). In the
+    first step no change counts as nearer than a tenth of the median distance, so that one of (nearly) 0 does not hold z there.
 
     nu: smallest distance that counts (Euclidean norm over all parts).
     iterations: number of such steps, from no change.
@@ -254,8 +257,9 @@ def geometric_median(*, nu: Positive = 1e-6, iterations: Whole = 4) -> Rule:
 
     def judge(changes: Changes, weights: Tensor, f: int) -> RuleResult:
         z, beta = torch.zeros(changes.size, dtype=torch.float64), weights
-        for _ in range(iterations):
-            beta = weights / changes.distances(z).clamp(min=nu)
+        for step in range(iterations):
+            far = changes.distances(z)
+            beta = weights / far.clamp(min=nu if step else max(nu, START * float(far.median())))
             beta = beta / beta.sum()
             z = changes.combined(beta)
         return RuleResult(z, tuple(beta.tolist()))

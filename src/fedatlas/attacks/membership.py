@@ -15,7 +15,7 @@ role: the role whose view is attacked: "server", "client:3" or "outsider"; of "s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
@@ -368,12 +368,11 @@ def placebo_spread(score: np.ndarray, member: np.ndarray, seed: int) -> float:
     return min(size * float(np.quantile(far, CENTRAL)), CHANCE) if len(far) else CHANCE
 
 
-def shuffled_spread(score: np.ndarray, member: np.ndarray, seed: int) -> float:
-    """Return how far from 0.5 the AUC lies in at most 5% of 200 random orders of the truth: what the scores reach by chance."""
-    once = np.ones((1, len(member)))
-    orders = [numpy_stream(seed, "attack", "shuffled", i).permutation(member) for i in range(SPLITS)]
-    far = [abs(float(_auc(score, one, ~one, once)[0]) - CHANCE) for one in orders]
-    return float(np.quantile(far, CENTRAL))
+def shuffled_spread(score: np.ndarray, games: Iterable[np.ndarray]) -> float:
+    """Return how far from 0.5 the AUC of ``score`` (n,) lies in at most 5% of games, each a random truth (n,); 0.5 without any."""
+    once = np.ones((1, len(score)))
+    far = [abs(float(_auc(score, one, ~one, once)[0]) - CHANCE) for one in games]
+    return float(np.quantile(far, CENTRAL)) if far else CHANCE
 
 
 def _variance(m: int, n: int) -> float:

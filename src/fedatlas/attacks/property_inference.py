@@ -9,7 +9,7 @@ two models, the mean of a round, of which a client takes its own part away: it j
 many rows as its clients have, each step with the rows of a step of all of them.
 
 Auxiliary rows are those that clients held out. The truth is known to the holder of the data only. The placebo is the same game with
-the property shuffled among the targets, whose AUC is 0.5 with the spread of chance.
+the rows shuffled among the clients, whose AUC is 0.5 with the spread of chance.
 
 role: the role whose view is attacked: "server", "client:3" or "outsider".
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.forest import told_apart
 from fedatlas.attacks.inversion import NEEDS_CLASSES, loss_of
-from fedatlas.attacks.membership import AUXILIARY, CHANCE, scored, shuffled_spread
+from fedatlas.attacks.membership import AUXILIARY, CHANCE, SPLITS, scored, shuffled_spread
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.shadow_models import Training, trained
@@ -51,6 +51,10 @@ ALIKE = (
     f"attack '{NAME}' by {{}} tells rounds apart, but here every round has the same clients: set fraction = 0.5 under [cohort] and "
     "rounds = 40."
 )
+
+
+Marked = Mapping[int, tuple[int, int]]
+"""Client -> how many of its rows are those of the property, and how many it has."""
 
 
 class Sought(NamedTuple):
@@ -155,16 +159,39 @@ def holders(truth: Truth, groups: Sequence[Sequence[int]], sought: Sought, thing
     """Return (groups,) bool: whether the rows of each group of clients have the property. DataError if all have it, or none."""
     sought.what.check(truth.classes, truth.inputs)
     bound = sought.bound(truth.classes, sought.what.marks(*auxiliary(truth), truth.inputs).numpy())
-    rows = {k: truth.rows(k) for k in {k for group in groups for k in group}}
-    found = {k: (int(sought.what.marks(one.x, one.y, truth.inputs).sum()), one.n) for k, one in rows.items()}
-    sums = np.array([np.sum([found[k] for k in group], axis=0) for group in groups])
-    held: np.ndarray = sums[:, 0] / sums[:, 1] > bound
+    held = above(bound, groups, marked(truth, groups, sought))
     if held.all() or not held.any():
         who = f"every {thing}" if held.all() else f"no {thing}"
         raise DataError(
             f"attack '{NAME}': {who} has a share above {bound:.3g} of rows {sought.what}; set another share."
         )
     return held
+
+
+def marked(truth: Truth, groups: Sequence[Sequence[int]], sought: Sought) -> Marked:
+    """Return of each client in the groups how many of its rows are those of the property, and how many it has."""
+    rows = {k: truth.rows(k) for k in sorted({k for group in groups for k in group})}
+    return {k: (int(sought.what.marks(one.x, one.y, truth.inputs).sum()), one.n) for k, one in rows.items()}
+
+
+def above(bound: float, groups: Sequence[Sequence[int]], rows: Marked) -> np.ndarray:
+    """Return (groups,) bool: whether more than this share of a group's rows are those of the property."""
+    sums = np.array([np.sum([rows[k] for k in group], axis=0) for group in groups])
+    held: np.ndarray = sums[:, 0] / sums[:, 1] > bound
+    return held
+
+
+def shuffled(bound: float, groups: Sequence[Sequence[int]], rows: Marked, seed: int) -> Iterator[np.ndarray]:
+    """Yield the truth of 200 games in which every client has another's rows, those without both kinds of groups left out.
+
+    Rounds of the same clients are alike in more than the property. Orders of rounds would take them for independent, and chance for
+    smaller than it is.
+    """
+    for i in range(SPLITS):
+        order = numpy_stream(seed, "attack", "shuffled", i).permutation(list(rows))
+        held = above(bound, groups, dict(zip(rows, (rows[k] for k in order.tolist()), strict=True)))
+        if held.any() and not held.all():
+            yield held
 
 
 def _files(truth: Truth, sought: Sought) -> Files:
@@ -316,9 +343,12 @@ def _score(truth: Truth, answer: Arrays, sought: Sought, role: ViewRole) -> Scor
         raise DataError(f"the run does not tell who worked in round {untold[0]}, so its rounds cannot be scored.")
     groups = [[t] if thing == "client" else [k for k in truth.worked[t] if k != role.client] for t in targets]
     keep = np.array([bool(group) for group in groups])  # a client that was alone in a round has no others to judge
-    held = holders(truth, [group for group in groups if group], sought, thing)
+    groups = [group for group in groups if group]
+    held = holders(truth, groups, sought, thing)
+    bound = sought.bound(truth.classes, sought.what.marks(*auxiliary(truth), truth.inputs).numpy())
     score = answer["score"][keep].astype(np.float64)
-    found = scored(held, score, truth.seed, shuffled_spread(score, held, truth.seed))
+    games = shuffled(bound, groups, marked(truth, groups, sought), truth.seed)
+    found = scored(held, score, truth.seed, shuffled_spread(score, games))
     auc = found.metrics["auc"]
     ends = np.array([auc[key] for key in ENDS], np.float64)
     arrays = {thing: answer[thing][keep], **found.arrays, "auc": ends}
@@ -342,7 +372,7 @@ def _pictures(arrays: Arrays) -> list[Picture]:
     title, axes = f"Who has the property: each {thing}", (thing, "Score")
     scores = Picture("dots", "scores", title, title, how, (thing, "score", "has"), each, axes, shown)
     value, low, high, least, most = arrays["auc"].tolist()
-    how = "The AUC with its 95% interval, and the span that it reaches in 95% of 200 games with the property shuffled."
+    how = "The AUC with its 95% interval, and the span that it reaches in 95% of 200 games with the rows shuffled among the clients."
     both = [("attack", "AUC", value, low, high), ("placebo", "AUC", CHANCE, least, most)]
     rows = [(name, *ends) for name, _, *ends in both]
     title, axes = "The attack and its placebo", ("", "AUC")

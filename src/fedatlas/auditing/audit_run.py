@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedatlas.auditing.canary_scores import scored
 from fedatlas.auditing.cells import MIN_CELL, cells, small
-from fedatlas.auditing.lines_to_add import offered
+from fedatlas.auditing.lines_to_add import fitting, offered
 from fedatlas.auditing.one_run import lower_bound
 from fedatlas.auditing.release_page import render
 from fedatlas.auditing.tries import try_all
@@ -64,7 +64,7 @@ def audit(path: str | Path, said: Callable[[str], None] = lambda text: None) -> 
         summary, asked = run.summary(), whole.config.audit
         tries = try_all(run, whole, said)
         spent = accounts(summary, run, whole)
-        untried = offered([*tries.untried, *without_bound(spent, run, whole)], whole)
+        untried = fitting(offered([*tries.untried, *without_bound(spent, run, whole)], whole), whole)
     told = list(cells(summary))
     least = MIN_CELL if asked is None else asked.min_cell
     found = Found(tries.tried, untried, spent, small(told, least))

@@ -11,8 +11,8 @@ from fedatlas.auditing.verdict import RowCount
 
 MIN_CELL = 10  # rows; the threshold that output checkers of research environments commonly ask for
 
-ROWS = re.compile(r"\b(one|\d[\d,]*)(?= (?:\w+ ){0,2}rows?\b)", re.IGNORECASE)
-"""A count of rows in a sentence: '7 rows', 'one test row', '3 of 100 rows'."""
+ROWS = re.compile(r"\b(one|\d[\d,]*)(?= (?:[\w'-]+ ){0,5}(?:rows?|ids?)\b)", re.IGNORECASE)
+"""A count of rows in a sentence: '7 rows', 'one test row', '3 of 100 rows', '3 training and 40 test rows', '8 of 20 ids'."""
 
 
 def cells(summary: Mapping[str, Any]) -> Iterator[RowCount]:

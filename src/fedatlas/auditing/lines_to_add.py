@@ -9,10 +9,13 @@ from typing import Any
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.auditing.verdict import UntriedAttack
 from fedatlas.config import parse
-from fedatlas.errors import ConfigError
+from fedatlas.errors import ConfigError, DataError
 from fedatlas.files import OWN_FILES
+from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
+from fedatlas.setup.truth import truth_of
+from fedatlas.setup.views import view_attacks_of
 
 TO_ADD = "To have them tried, add to the experiment file before the next run (keys of a table that it has go into that table)"
 NO_VIEW = "no role's view of this run was recorded"
@@ -56,6 +59,33 @@ def offered(untried: Iterable[UntriedAttack], whole: Checked) -> list[UntriedAtt
         said = f"{one.reason.rstrip('.')}, and the lines for it would be refused: {why}"
         out.append(UntriedAttack(one.attack, said) if why else one)
     return out
+
+
+def fitting(untried: Iterable[UntriedAttack], whole: Checked) -> list[UntriedAttack]:
+    """Return the attacks, each with its lines only if the rows of the run suit them: they are read, and the games drawn.
+
+    Without the data the lines stay.
+    """
+    out, kept = list[UntriedAttack](), list[str]()
+    for one in untried:
+        why = misfit(joined([*kept, one.add]), whole) if one.add and one.add not in kept else ""
+        kept += [one.add] if one.add and not why else []
+        out.append(UntriedAttack(one.attack, f"these rows do not suit it: {why}") if why else one)
+    return out
+
+
+def misfit(lines: str, whole: Checked) -> str:
+    """Return why an experiment with these lines would be refused before round 1; "" if it would not, or without its data."""
+    try:
+        setup = set_up(checked(parse(merged(whole.config.plain(), tomllib.loads(lines))), whole.module))
+        truth = truth_of(setup)
+        for made in view_attacks_of(setup.config).values():
+            made.draws(truth)
+    except DataError:
+        return ""
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def joined(lines: Iterable[str]) -> str:
