@@ -150,13 +150,8 @@ def test_what_a_failed_attempt_cost_was_spent() -> None:
 
 # -- whole runs -------------------------------------------------------------------------------------------------------------------
 
-LOOP = {"name": "loop"}
-SMALL: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"limit": 300},
-    "partition": {"name": "iid", "clients": 6},
-    "engine": LOOP,
-}
+SMALL: dict[str, Any] = {"rounds": 3, "data": {"limit": 300}, "partition": {"name": "iid", "clients": 6}}
+SMALL |= {"engine": {"name": "loop"}}
 POISSON: dict[str, Any] = {"algorithm": {"weights": "uniform"}, "cohort": {"sampling": "poisson", "fraction": 0.5}}
 RUNS: dict[str, dict[str, Any]] = {
     "central_dp": {**POISSON, "privacy": [{"name": "central_dp", "clip": 1.0}]},
@@ -443,9 +438,9 @@ def test_no_sentence_tells_how_many_rows_a_client_has() -> None:
 
 
 def test_keys_are_counted_in_the_round_that_they_were_made_for(done: dict[str, Path]) -> None:
-    first = rows(done["secagg"])[0]
+    first, other = (rows(done[name])[0] for name in ("secagg", "central_dp"))
     assert 0 < first["seconds_by_phase"]["keys"] < first["seconds"]
-    assert "keys" not in rows(done["central_dp"])[0]["seconds_by_phase"]
+    assert "keys" not in other["seconds_by_phase"]
     assert "noise" not in summary(done["central_dp"])["cost"]["seconds_by_phase"], "its server adds the noise"
     of_all = summary(done["secagg"])["cost"]["seconds_by_phase"]["keys"]
     assert math.isclose(of_all, sum(row["seconds_by_phase"]["keys"] for row in rows(done["secagg"])))

@@ -48,7 +48,7 @@ LEVELS = [
 ]
 MINE = {
     "rounds": 20,
-    **{"data": {"name": "digits", "limit": 240}, "engine": {"name": "loop"}},
+    "data": {"name": "digits", "limit": 240},
     "partition": {"name": "dirichlet", "clients": 4, "alpha": 5.0},
 }
 WORK = 2 * 40 * 3 + 60  # two choices with two rates reach 20 rounds in a third, and all the rest fits
