@@ -50,7 +50,7 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
         **{k: v["name"] for k, v in POISONS.items() if "name" in v},
     }
     attacks = {named.get(cell.attack, cell.attack) for cell in every.values()}
-    assert attacks == {"nobody", *ATTACKS}
+    assert attacks == {"nobody", *ATTACKS} - {"gan_active"}, "which needs clients without a class, and one more output"
     assert {*RULES, "mean"} == {*EVERY_RULE}
     assert {table["pre"] for table in BEFORE.values()} == {"nnm", "bucketing", "arc"}
     refused = set()
