@@ -14,7 +14,9 @@ from torch import nn
 
 from fedatlas import Experiment, resume, run
 from fedatlas.attacks.fake_class import FakeClass
+from fedatlas.attacks.gan import KINDS, GanAttacker, GanPlan, nearest
 from fedatlas.attacks.generator import LATENT, Drawer, Sought
+from fedatlas.attacks.shadow_models import Training, trained
 from fedatlas.config import parse
 from fedatlas.data.batches import Rows
 from fedatlas.engine.fake_rows import with_fakes
@@ -26,6 +28,7 @@ from fedatlas.rng import torch_stream
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.pixels import pixel_range
 from fedatlas.setup.refusals import checked
+from fedatlas.setup.truth import truth_of
 
 FAKE = {"name": "cross_entropy", "fake": True}
 TABLES: dict[str, Any] = {
@@ -151,6 +154,33 @@ def test_the_recorded_view_gives_the_generator_of_the_run(tmp_path: Path, monkey
             one = Drawer((1, 8, 8), pixel_range(setup.held.preprocess, "digits"), torch.Generator())
             one.resume(state)
             assert np.array_equal((one.draw(z) * 255).round().to(torch.uint8)[:4].numpy(), tile)
+
+
+def network(seed: int) -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 11))
+    with torch.no_grad():
+        for x in model.parameters():
+            x.uniform_(-0.1, 0.1, generator=stream(seed))
+    return model.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [True, False])
+def test_a_class_that_others_hold_leaks_and_one_of_nobody_does_not(held: bool) -> None:
+    """Two rounds on digits; before the second the model learns the pictures of the first as fake. In dB beyond the placebo."""
+    truth = truth_of(set_up(checked(parse({"data": {"name": "digits"}, "partition": {"name": "iid", "clients": 1}}))))
+    rows, (low, high) = truth.rows(0), truth.box()
+    x, y = (rows.x - low) / (high - low), rows.y
+    known = Rows(x, y) if held else Rows(x[y != 3], y[y != 3])
+    one = GanAttacker(network(3), network(4), x[y == 5], UNIT, GanPlan(3, False, 60, 0, 2, 100, "hitaj"), 1)
+    for _ in range(2):
+        one.told(trained(network(3), known.x, known.y, Training(0.1, 16, 6), stream()).state_dict(), 3)
+        drawn = one.drawn()
+        known = with_fakes(known, torch.from_numpy(drawn["drawn"][0]).float() / 255, 10)
+    real, placebo = (
+        [float(nearest(torch.from_numpy(z) / 255, x[y == 3])[1].mean()) for z in drawn[kind]] for kind in KINDS
+    )
+    assert (min(real) > max(placebo) + 2) == held
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,9 @@ def with_rows(poisonings: Sequence[Poisoning], done: Preprocess, name: str) -> t
             one = one._replace(head=one.head._replace(inputs=done.columns))
         if one.fakes is not None:
             layers_of(tuple(done.shape))
-            known = {"shape": tuple(done.shape), "box": pixel_range(done, name, DRAWN), "label": len(done.class_names)}
-            one = one._replace(fakes=one.fakes._replace(**known))
+            box = pixel_range(done, name, DRAWN)
+            fakes = one.fakes._replace(shape=tuple(done.shape), box=box, label=len(done.class_names))
+            one = one._replace(fakes=fakes)
         out.append(one)
     return tuple(out)
 
