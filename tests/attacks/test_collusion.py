@@ -22,7 +22,8 @@ from fedatlas.attacks.collusion import (
     stand_ins,
     z_max,
 )
-from fedatlas.attacks.poisoning import POISONING, Poisoning
+from fedatlas.attacks.malicious import Poisoning
+from fedatlas.attacks.poisoning import POISONING
 from fedatlas.setup.attackers import rule_as_known
 
 STORED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "support" / "byzfl_attacks.json").read_text())

@@ -33,6 +33,7 @@ from fedatlas.metrics.quality import Floats
 from fedatlas.registry import Count, Whole
 from fedatlas.rng import derive, numpy_stream, torch_stream
 
+Mode = Literal["thesis", "hitaj"]
 Target = Count | Literal["absent"] | None
 
 NAME = "gan"
@@ -46,11 +47,16 @@ TILE = 4  # pictures of a round in the report
 NEAR = 5000  # most rows among which the nearest is sought
 LATE = "it trains generators for minutes, so it is tried only where the file declares it"
 KINDS = ("drawn", "placebo")
+HOW: Mapping[Mode, str] = {
+    "thesis": "passive: it follows the protocol and computes beside or afterwards",
+    "hitaj": "what a client under gan_active draws, trained again from its view",
+}
 
 
 def gan(
     *,
     role: str = "client:0",
+    mode: Mode = "thesis",
     target: Target = None,
     head_only: bool = False,
     steps: Whole = 300,
@@ -64,6 +70,7 @@ def gan(
     Source: A2, in the form of the seed's thesis; DCGAN generators.
 
     role: the attacking client, "client:3".
+    mode: "thesis" = as above; "hitaj" = the generators of `gan_active`, trained only to be taken for the target.
     target: class to draw, by number, of which the attacker has no row; "absent" = the first such class; default: none, as in the thesis.
     head_only: of the copied model train only the added unit, and not the whole copy.
     steps: steps of generator and discriminator in each round in which the attacker was sent a model.
@@ -73,7 +80,7 @@ def gan(
     features: file of Inception weights, or of an FID-proxy; default: the proxy of the run's rows.
     """
     whose = ViewRole.parse(role, "attack.role")
-    how = GanPlan(target, head_only, steps, selections, generators, pictures)
+    how = GanPlan(target, head_only, steps, selections, generators, pictures, mode)
     return ViewAttack(
         NAME,
         "reconstruction",
@@ -81,7 +88,7 @@ def gan(
         {**how._asdict(), "features": features},
         Declaration(
             who="insider: a client that trains like any other",
-            how="passive: it follows the protocol and computes beside or afterwards",
+            how=HOW[mode],
             when="training: each round in which it is sent a model",
             where="the models that it is sent",
             why="class representatives: pictures of rows that others hold",
@@ -112,6 +119,7 @@ class GanPlan(NamedTuple):
     selections: int
     generators: int
     pictures: int
+    mode: Mode = "thesis"
 
 
 def own_file(role: ViewRole) -> str:
@@ -122,6 +130,8 @@ def own_file(role: ViewRole) -> str:
 def _unsuited(config: Any, how: GanPlan) -> str:
     if how.target is not None and loss_of(config) not in ("auto", "cross_entropy"):
         return f"attack '{NAME}' with a target {NEEDS_CLASSES}"
+    if how.mode == "hitaj" and (how.target is None or how.head_only or not getattr(config.model.loss, "fake", None)):
+        return f"attack '{NAME}' with mode = 'hitaj' needs a target, model.loss.fake = true, and no head_only."
     if config.data.scale == "client":
         return f"attack '{NAME}' needs one range of pixels for all clients: use data.scale = 'auto'."
     return ""
@@ -187,6 +197,10 @@ class GanAttacker:
         sought = None if alone else Sought((told,), target)
         nobody = None if alone else Sought((told, _First(self.nobody)), -1)
         for real, placebo in self.pairs:
+            if self.how.mode == "hitaj" and sought is not None and nobody is not None:
+                real.seek(sought, self.how.steps)
+                placebo.seek(nobody, self.how.steps)
+                continue
             real.train(told, self.own, self.how.steps, head_only=self.how.head_only, sought=sought)
             against = self.nobody if alone else told
             placebo.train(against, self.own, self.how.steps, head_only=self.how.head_only, sought=nobody)

@@ -20,7 +20,7 @@ Source: Hitaj, Ateniese, Perez-Cruz, CCS 2017, in the passive form of the seed's
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -147,6 +147,33 @@ class Drawer:
             cost = cost if sought is None else cost + sought.cost(drawn)
             cost.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
+
+    def seek(self, sought: Sought, steps: int) -> None:
+        """Train to draw the class sought, against models that stay as they are: the active form."""
+        self.generator.train()
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            cost = sought.cost(self.pixels(torch.randn((BATCH, LATENT), generator=self.stream)))
+            cost.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of all that stays over the rounds: the generator, its optimizer and the stream."""
+        moments = self.optimizer.state_dict()["state"]
+        kept = {f"{i} {name}": x for i, own in moments.items() for name, x in own.items()}
+        kept |= {f"generator {name}": x for name, x in self.generator.state_dict().items()}
+        return {"stream": self.stream.get_state(), **{name: x.detach().clone() for name, x in kept.items()}}
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state`."""
+        self.stream.set_state(state["stream"].clone())
+        parts = [(*name.split(" ", 1), x.clone()) for name, x in state.items() if name != "stream"]
+        self.generator.load_state_dict({name: x for kind, name, x in parts if kind == "generator"})
+        moments: dict[int, dict[str, Tensor]] = {}
+        for kind, name, x in parts:
+            if kind != "generator":
+                moments.setdefault(int(kind), {})[name] = x
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
 
     def _batches(self, own: Tensor, n: int, steps: int) -> Iterator[Tensor]:
         for _ in range(steps):

@@ -12,6 +12,7 @@ inner_product      all attackers send -epsilon times a mean                     
 mimic              all attackers send the change of one honest client                  Karimireddy et al. 2022
 min_max            all attackers send mu - gamma sigma, as far as two known ones apart Shejwalkar, Houmansadr 2021
 property_head      also trains the shared features to tell a property of rows          A6, Melis et al. 2019
+gan_active         draws a class of others, and trains on its pictures as fake         A2, Hitaj et al. 2017
 =================  ==================================================================  ====================================
 
 All attacks have the same keys for who and when: ``share`` of the clients that hold rows, drawn once for the run, or ``clients`` by
@@ -24,7 +25,7 @@ answered honestly. A client carries out at most one attack. Only colluders see a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -33,18 +34,16 @@ from torch import Tensor
 from fedatlas.attacks.backdoor import Backdoor
 from fedatlas.attacks.collusion import Craft, Knows, Scene, alie_of, inner_product_of, min_max_of, optimised, z_max
 from fedatlas.attacks.declaration import Declaration
+from fedatlas.attacks.fake_class import FakeClass
 from fedatlas.attacks.labels import Flip, FlipKind, PairDraw
+from fedatlas.attacks.malicious import AttackUnit, Claim, Claimed, Poisoning
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.property_head import PropertyHead
 from fedatlas.registry import Count, Positive, Rate, Whole
 from fedatlas.tree import Tree
 
-AttackUnit = Literal["client", "superclient"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Upload = Callable[[Tree, Tree, float, torch.Generator], Tree]
-
-Claimed = Literal["own", "even"]
 Poisoned = Annotated[float, Field(gt=0, le=1)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
@@ -57,45 +56,6 @@ SEEN: Mapping[Knows, str] = {
 }
 MANY = "how many changes a round has"
 RULE = f"the server's rule with its f, and {MANY}"
-
-
-class Claim(NamedTuple):
-    """A claim of a client about its rows."""
-
-    c: float  # rows claimed for each that it has
-    labels: Claimed  # their labels: its own, or as many of each class
-
-
-class Poisoning(NamedTuple):
-    """An attack of ``[[attack]]``: the attackers, their rounds, and what they do."""
-
-    name: str
-    said: str  # what attackers did, for the report; {who} and {classes} are filled in
-    declares: Declaration
-    share: float | None
-    clients: tuple[int, ...]
-    unit: AttackUnit
-    rounds: tuple[int, int]
-    flip: Flip | None = None
-    upload: Upload | None = None
-    scaled: bool = False  # the upload uses n / (eta_g n_a) of the round
-    scale: float | None = None  # replaces it
-    backdoor: Backdoor | None = None
-    craft: Craft | None = None  # what all attackers send, by what they know together
-    claim: Claim | None = None
-    against_rule: bool = False  # it is optimised against the server's rule
-    copied: int | None = None  # the honest client whose change is sent
-    head: PropertyHead | None = None  # the second task of its training
-
-    @property
-    def alters(self) -> bool:
-        """Return whether updates are altered, rather than only rows or claims."""
-        return self.upload is not None or self.craft is not None or self.head is not None
-
-    def active(self, number: int) -> bool:
-        """Return whether the attack is active in round ``number``, from 1."""
-        first, last = self.rounds
-        return first <= number and (not last or number <= last)
 
 
 def label_flip(
@@ -404,6 +364,34 @@ def property_head(
     return Poisoning("property_head", said, declares, share, clients, unit, rounds, head=PropertyHead(sought, weight))
 
 
+def gan_active(
+    *,
+    share: Share | None = None,
+    clients: tuple[Count, ...] = (),
+    unit: AttackUnit = "client",
+    rounds: tuple[Whole, Count] = (1, 0),
+    target: Count = 0,
+    steps: Whole = 300,
+    added: Whole = 64,
+) -> Poisoning:
+    """Attackers draw a class of others with a generator and train on its pictures as class fake: the active form of `gan` (A2).
+
+    share: not for this attack; give clients.
+    clients: the attackers by number, who have no row of the target.
+    unit: client.
+    rounds: first and last round of the attack; 0 = the end of the run.
+    target: the class to draw, by number.
+    steps: steps of the generator in each round, against the model of the round.
+    added: pictures added to the attacker's rows in each round, drawn again each time.
+    """
+    said = f"**Class fake.** {{who}} drew pictures of class {target} and also trained on them as class fake."
+    declares = declared("its rows", "pictures of rows that others hold, by making later models tell more of them")
+    declares = declares._replace(
+        budget=f"an honest client's training, one on {added} more rows, {steps} steps of a generator"
+    )
+    return Poisoning("gan_active", said, declares, share, clients, unit, rounds, fakes=FakeClass(target, steps, added))
+
+
 OF_WHOM: Mapping[Knows, str] = {"coalition": "their own changes", "all": "all honest changes"}
 
 
@@ -446,4 +434,5 @@ POISONING: dict[str, Callable[..., Poisoning]] = {
     "mimic": mimic,
     "min_max": min_max,
     "property_head": property_head,
+    "gan_active": gan_active,
 }

@@ -10,7 +10,7 @@ import torch
 
 from fedatlas.attacks.backdoor import Backdoor
 from fedatlas.attacks.labels import Flip
-from fedatlas.attacks.poisoning import Poisoning
+from fedatlas.attacks.malicious import Poisoning
 from fedatlas.course.snapshot import Snapshot
 from fedatlas.data.batches import Rows
 from fedatlas.federation.host import Host

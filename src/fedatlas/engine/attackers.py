@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedatlas.algorithm import Batch, Budget, Question, Task
 from fedatlas.attacks.collusion import Aggregate, Craft
+from fedatlas.attacks.fake_class import FakeClass
 from fedatlas.attacks.property_head import PropertyHead
 from fedatlas.data.batches import Draw, Rows, Taint, batches
 from fedatlas.engine.model import Network, copied
@@ -40,6 +41,7 @@ class Attacker(NamedTuple):
     # (where its work began, where it ended, the scale it was told, its random numbers) -> where it claims to have ended
     upload: Callable[[Tree, Tree, float, torch.Generator], Tree] | None = None
     head: PropertyHead | None = None  # a second task, trained in place of its honest work
+    fakes: FakeClass | None = None  # trained on in place of its honest work, beside its rows
     craft: Craft | None = None  # what all its attackers send
     aggregate: Aggregate | None = None  # the server's rule, for ``craft``
     omniscient: bool = False  # ``craft`` uses the changes of honest clients

@@ -26,9 +26,10 @@ from fedatlas.algorithm import (
     Work,
 )
 from fedatlas.data.batches import Draw, Masks, Rows, Values, balanced_rows, batches, parted_rows, public_rows
-from fedatlas.engine.attackers import Attacker, Order, pretended, waits_for_others
+from fedatlas.engine.attackers import Attacker, Order, waits_for_others
 from fedatlas.engine.client_data import ClientData
 from fedatlas.engine.device import CPU, placing, without_cudnn
+from fedatlas.engine.fake_rows import reported
 from fedatlas.engine.model import Network, copied
 from fedatlas.engine.optim import Optimizer
 from fedatlas.engine.private_steps import sampling_of
@@ -319,8 +320,7 @@ def prepare(bench: Bench, job: Job) -> Prepared:
     how = (bench.built().masks, bench.fill, budget.first_epoch, bench.network.least, merge)
     draw = Draw(job.seed, int(facts.round), streams, size, augment, *how)
     if task.survey is not None:
-        result_of = partial(batches, rows, budget, draw)
-        data = ClientData(rows, bench.classes, buffers, result_of, bench.network.ordered)
+        data = ClientData(rows, bench.classes, buffers, partial(batches, rows, budget, draw), bench.network.ordered)
         bench.network.module.eval()
         with placing(bench.device), without_cudnn(bench.device):
             facts = facts._replace(survey=task.survey(bench.network, data, message, state))
@@ -366,8 +366,9 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     with placing(bench.device):
         if job.order is not None and work.steps:
-            hostile = bench.attackers[job.order.attack]
-            params = pretended(hostile, job.order, prepared, params, attack_stream(job), bench.network)
+            how = (bench.attackers[job.order.attack], job.order, prepared, params)
+            params, kept = reported(*how, attack_stream(job), bench.network, bench.local)
+            prepared = prepared._replace(state=kept)
         known_work = work if prepared.draw.sampling is None else work._replace(loss=math.nan)  # it has no noise
         update, state = task.finish(params, known_work, prepared.message, prepared.state, facts)
     # sealing, the server and the clients' stored values are on the processor

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from fedatlas.attacks.fake_class import unfit
 from fedatlas.attacks.view_attack import Knowledge, ViewAttack, ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.preprocess import Preprocess
@@ -49,6 +50,8 @@ def common_knowledge(folder: Path) -> Common:
 def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
     """Return all knowledge in the folder; a view is read only when an attack asks for it."""
     config, done, loss = common_knowledge(folder)
+    if loss.spare and (why := unfit(attack.name)):
+        raise ConfigError(why)
     told = json.loads((folder / TOLD).read_text(encoding="utf-8")) if (folder / TOLD).exists() else {}
     cohorts = {int(number): Cohort(*one) for number, one in told.get("rounds", {}).items()}
 

@@ -29,11 +29,13 @@ _TINY = 1e-12  # C15
 class LossConfig(ConfigTable):
     """``model.loss`` as a table: ``{name = "multiclass_hinge", form = "ova"}`` sums a binary hinge over classes (L8).
 
-    Without ``form`` the multiclass hinge is Crammer and Singer's.
+    Without ``form`` the multiclass hinge is Crammer and Singer's. ``fake``: the network has one output more than classes, for pictures
+    that an attacker draws (A2); no row has this class, and predictions are among the others.
     """
 
     name: str = "auto"
     form: Form | None = None
+    fake: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,15 @@ class Loss:
     task: TaskKind = "classes"
     classes: int = 0
     ignore: int = -100  # token label that is not counted
+    spare: int = 0  # outputs after those of the classes, which are never predicted
 
     def width(self) -> int:
-        """Return the number of outputs the model needs: one for numbers and for a binary loss, else one per class."""
-        return 1 if self.binary or self.task == "numbers" else self.classes
+        """Return the number of outputs the model needs: one for numbers and for a binary loss, else one per class and spare one."""
+        return 1 if self.binary or self.task == "numbers" else self.classes + self.spare
+
+    def predicting(self, outputs: Tensor) -> Tensor:
+        """Return the outputs that predictions are made of: all but the spare ones."""
+        return outputs[..., : self.classes] if self.spare else outputs
 
     def counted(self, targets: Tensor) -> Tensor:
         """Return (n, length) bool: the token labels that count."""
@@ -246,7 +253,7 @@ def make_loss(
 
     ConfigError for an unknown name, or a loss that cannot use such a target.
     """
-    name, form = (loss, None) if isinstance(loss, str) else (loss.name, loss.form)
+    name, form, fake = (loss, None, None) if isinstance(loss, str) else (loss.name, loss.form, loss.fake)
     if name == "auto":
         name = "mse" if task == "numbers" else "cross_entropy"
     if name not in LOSSES:
@@ -258,5 +265,9 @@ def make_loss(
         raise ConfigError(f"loss '{name}' cannot train on {task}: use one of {fitting}.")
     if found.binary and classes != 2:
         raise ConfigError(f"loss '{name}' needs two classes, but these data have {classes}: use 'cross_entropy'.")
-    rows = _one_against_all if form == "ova" else found.rows
-    return replace(found, rows=rows, task=task, classes=0 if task == "numbers" else classes, ignore=ignore)
+    if fake and (name != "cross_entropy" or task != "classes"):
+        raise ConfigError(
+            "model.loss.fake: one more class goes only with name = 'cross_entropy' and a target of classes."
+        )
+    rows, known = _one_against_all if form == "ova" else found.rows, 0 if task == "numbers" else classes
+    return replace(found, rows=rows, task=task, classes=known, ignore=ignore, spare=int(bool(fake)))

@@ -187,7 +187,7 @@ class FinishedRun(NamedTuple):
 
     def serves(self, model: Model) -> bool:
         """Return whether a model's outputs for the run's rows have the right width."""
-        return model.predict(self.sample()).shape[-1] == self.loss.width()
+        return model.predict(self.sample()).shape[-1] == self.loss.width() - self.loss.spare
 
     def client_model(self, client: int) -> nn.Module:
         """Return the network that a client would use, rebuilt from the last checkpoint: its own if it has one."""

@@ -59,6 +59,8 @@ def export_onnx(run: FinishedRun, file: str | Path, *, client: int | None = None
             "--onnx: new rows are changed before this model reads them, by shared cuts or the clients' secret, and "
             "the secret is in no exported file; use fedatlas predict."
         )
+    if run.loss.spare:
+        raise ConfigError("--onnx: a network with the class fake of model.loss is not exported; use fedatlas predict.")
     used = run.of_client(client) if client is not None else run.named(model)
     done = run.preprocess if client is None else run.preprocess.of_client(client)
     network = exported(network_in(used), run.sample(dtype_of(network_in(used))))

@@ -10,7 +10,7 @@ from fedatlas.aggregation.before_rule import PRE, before
 from fedatlas.aggregation.rules import RULES, Rule
 from fedatlas.algorithm import Algorithm, Local, Public, Solver, Task, Transform
 from fedatlas.algorithms.median_by_sums import NEAR, by_sums, why_no_sums
-from fedatlas.attacks.poisoning import Poisoning
+from fedatlas.attacks.malicious import Poisoning
 from fedatlas.config import ExperimentConfig, bytes_of
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.federation.defence import ROOT, Defence

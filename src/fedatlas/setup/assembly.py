@@ -258,6 +258,7 @@ def share_out(whole: Checked, learner: Learner | None = None, root: bytes = b"")
     dataset, partition, told, pairs, before = with_own_rows(mechanisms, dataset, partition, root, seed, learner=learner)
     poisonings = hostile.with_class_numbers(whole.poisonings, dataset.name, dataset.class_names, seed)
     hostile.check_attacked_rows(poisonings, dataset.task, dataset.name, dataset.class_names, partition.sizes)
+    hostile.check_targets(poisonings, dataset.train.y, partition.clients, dataset.classes)
     check_hearing(rule, algorithm, facts, sum(n > 0 for n in partition.sizes), config)
     learn = learner(partition.parties(dataset.train))
     ready, how = prepare(config, dataset, partition, learn)
@@ -317,7 +318,10 @@ def assemble(shared: Holdings, *, alone: bool = False) -> Setup:
     notices += [*said, *rule_notices(whole, shared.algorithm_facts, partition.sizes)]
     first, *_ = networks.values()
     protection = protection_of(config, whole.mechanisms, partition.sizes, first.network, algorithm)
+    roles, cast = hostile.roles_of(whole.poisonings, seed)
     bench = Bench(
+        roles=roles,
+        cast=cast,
         algorithm=algorithm if protection is None else under(algorithm, protection),
         networks=networks,
         rows=rows,

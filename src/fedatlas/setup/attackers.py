@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedatlas.aggregation.changes import Changes
 from fedatlas.aggregation.rules import RULES, Rule, shares
-from fedatlas.algorithm import Algorithm, Groups, Question, Task
+from fedatlas.algorithm import Algorithm, Facts, Groups, Question, State, Task
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.algorithms.median_by_sums import NEAR
 from fedatlas.attacks import ATTACKS, superclasses
 from fedatlas.attacks.collusion import Aggregate
-from fedatlas.attacks.poisoning import POISONING, Claim, Poisoning
+from fedatlas.attacks.fake_class import FakeClass
+from fedatlas.attacks.generator import layers_of
+from fedatlas.attacks.malicious import Claim, Poisoning
+from fedatlas.attacks.poisoning import POISONING
 from fedatlas.config import ExperimentConfig
 from fedatlas.data.batches import Rows
 from fedatlas.data.preprocess import Preprocess
 from fedatlas.engine.attackers import Attacker, Order
-from fedatlas.engine.job import RowSource
+from fedatlas.engine.job import Role, RowSource
 from fedatlas.errors import ConfigError, unknown_name
 from fedatlas.privacy.reasons import by_rows
 from fedatlas.registry import arguments, defaults, find
@@ -30,6 +34,7 @@ from fedatlas.rng import numpy_stream
 from fedatlas.setup.canaries import NONE, Canaries
 from fedatlas.setup.cohort import Drawn
 from fedatlas.setup.pixels import Refused, pixel_range
+from fedatlas.tree import Tree
 
 
 def poisonings_of(config: ExperimentConfig) -> tuple[Poisoning, ...]:
@@ -121,6 +126,8 @@ def with_class_numbers(
     return tuple(out)
 
 
+WITH_FAKE = ("fedavg", "fedsgd", "fedavgm")
+DRAWN = Refused("attack.gan_active draws pictures, but these rows are {}; use property_head.", "for attack.gan_active")
 PATCHED = Refused(
     "attack.backdoor: it puts a white patch on pictures, but these rows are {}; use label_flip.", "for attack.backdoor"
 )
@@ -146,8 +153,26 @@ def with_rows(poisonings: Sequence[Poisoning], done: Preprocess, name: str) -> t
                 raise ConfigError(f"attack.{one.name}: it needs classes, but '{name}' predicts {done.task}.")
             one.head.sought.check(len(done.class_names), done.columns)
             one = one._replace(head=one.head._replace(inputs=done.columns))
+        if one.fakes is not None:
+            layers_of(tuple(done.shape))
+            box = pixel_range(done, name, DRAWN)
+            fakes = one.fakes._replace(shape=tuple(done.shape), box=box, label=len(done.class_names))
+            one = one._replace(fakes=fakes)
         out.append(one)
     return tuple(out)
+
+
+def roles_of(poisonings: Sequence[Poisoning], seed: int) -> tuple[dict[str, Role], dict[int, str]]:
+    """Return the roles of attackers that keep a generator over the rounds, and who has them."""
+    drawing = {f"attack {i}": one for i, one in enumerate(poisonings) if one.fakes is not None}
+    roles = {
+        name: Role(client_init=_first_of(one.fakes, seed)) for name, one in drawing.items() if one.fakes is not None
+    }
+    return roles, {k: name for name, one in drawing.items() for k in one.clients}
+
+
+def _first_of(fakes: FakeClass, seed: int) -> Callable[[Tree, Facts], State]:
+    return lambda model, facts: fakes.first(seed)
 
 
 def attackers_of(poisonings: Sequence[Poisoning], seed: int, rule: Rule | None, classes: int) -> dict[str, Attacker]:
@@ -161,6 +186,7 @@ def attackers_of(poisonings: Sequence[Poisoning], seed: int, rule: Rule | None, 
             taint=None if door is None else door.poisoned_rows,
             upload=one.upload,
             head=one.head,
+            fakes=one.fakes,
             craft=one.craft,
             aggregate=None if one.craft is None else rule_as_known(rule),
             omniscient=one.declares.knows == "all",
@@ -271,6 +297,12 @@ def check_attacks(
     for one in poisonings:
         where = f"attack.{one.name}"
         check_kind(algorithm, one, where)
+        if one.fakes is not None and not one.clients:
+            raise ConfigError(f"{where}: name the attackers, who must lack the target, as in clients = [3].")
+        if one.fakes is not None and not has_fake(config):
+            raise ConfigError(
+                f'{where}: every network needs the class fake: set model.loss = {{name = "cross_entropy", fake = true}}.'
+            )
         if one.against_rule and rule is not None and rule.rooted:
             raise ConfigError(
                 f"{where}: not optimised against a rule that compares with rows of the server, which no attacker knows; give a number."
@@ -323,6 +355,8 @@ def check_kind(algorithm: Algorithm, one: Poisoning, where: str) -> None:
         )
     if one.claim is not None:
         check_claim(algorithm, one.claim, where)
+    if one.fakes is not None and algorithm.name not in WITH_FAKE:
+        raise ConfigError(f"{where}: not with '{algorithm.name}' in this version; use {' or '.join(WITH_FAKE)}.")
 
 
 def check_claim(algorithm: Algorithm, claim: Claim, where: str) -> None:
@@ -351,6 +385,32 @@ def check_clients(poisonings: Sequence[Poisoning], clients: int) -> None:
             raise ConfigError(
                 f"attack.{one.name}.client = {one.copied}: {why}; name an honest one of 0 to {clients - 1}."
             )
+
+
+def has_fake(config: ExperimentConfig) -> bool:
+    """Return whether the networks have an output for the class fake."""
+    return not isinstance(config.model.loss, str) and bool(config.model.loss.fake)
+
+
+def check_fake(config: ExperimentConfig, algorithm: Algorithm) -> None:
+    """Raise ConfigError for an algorithm or a task on a view that does not know the class fake."""
+    known = (*WITH_FAKE, "centralised", "local_only")
+    if has_fake(config) and algorithm.name not in known:
+        raise ConfigError(
+            f"model.loss.fake: not with '{algorithm.name}' in this version; use one of {', '.join(known)}."
+        )
+
+
+def check_targets(poisonings: Sequence[Poisoning], y: Tensor, clients: Sequence[np.ndarray], classes: int) -> None:
+    """Raise ConfigError for a class to draw that does not exist, or of which an attacker has rows. ``y``: labels of all rows."""
+    for one in poisonings:
+        if one.fakes is None:
+            continue
+        where, target = f"attack.{one.name}.target = {one.fakes.target}", one.fakes.target
+        if target >= classes:
+            raise ConfigError(f"{where}: the classes are 0 to {classes - 1}.")
+        if held := [k for k in one.clients if bool((y[torch.from_numpy(clients[k])] == target).any())]:
+            raise ConfigError(f"{where}: client {held[0]} has rows of this class; name a class that only others hold.")
 
 
 def check_attacked_rows(

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedatlas.aggregation.rules import Rule
 from fedatlas.algorithm import Algorithm, Transform
-from fedatlas.attacks.poisoning import Poisoning
+from fedatlas.attacks.malicious import Poisoning
 from fedatlas.config import ExperimentConfig
 from fedatlas.config.parties import dealt
 from fedatlas.errors import ConfigError

@@ -35,6 +35,7 @@ from fedatlas.models.config import dealt
 from fedatlas.models.initial import by_digest, read_initial
 from fedatlas.models.losses import check_form
 from fedatlas.privacy.mechanism import Mechanism
+from fedatlas.setup.attackers import check_fake
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.drifting_rows import check_drift
 from fedatlas.setup.guard import check_guard
@@ -69,6 +70,7 @@ def check(whole: Checked) -> None:
         check_network(module, algorithm, whole.mechanisms)
     check_keys(config, algorithm)
     check_form(config.model.loss)
+    check_fake(config, algorithm)
     check_builder(config, module)
     check_guard(config, with_batch_norm(algorithm, config.model.bn, bool(config.models)), whole.mechanisms)
     check_drift(config, whole.mechanisms)

@@ -97,12 +97,13 @@ class TorchModel:
         return self.built.flops
 
     def predict(self, x: Tensor) -> Tensor:
-        """Return outputs in evaluation mode, in the network's precision; if per step, those at the last token."""
+        """Return the outputs of all classes in evaluation mode, in the network's precision; if per step, those at the last token."""
         module, state = self.module, {**self.params, **self.buffers}
         x = x.to(dtype_of(module)) if x.is_floating_point() else x
         pieces = range(0, max(len(x), 1), PIECE)
         with evaluating(module), torch.inference_mode():
             outputs = torch.cat([functional_call(module, state, (x[at : at + PIECE],)) for at in pieces])
+        outputs = self.networks.loss.predicting(outputs)
         return outputs if outputs.dim() <= TWO else outputs[torch.arange(len(x)), last_tokens(module, x)]
 
     def scores(self, x: Tensor, y: Tensor) -> Scores:
@@ -143,6 +144,7 @@ class TorchModel:
     def _score(self, outputs: Tensor, y: Tensor) -> Scores:
         loss = self.networks.loss
         losses = loss.elements(outputs, y)
+        outputs = loss.predicting(outputs)
         if loss.task == "numbers":
             return Scores(outputs.reshape(-1).double(), losses, None)
         two = loss.task == "classes" and loss.classes == TWO

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedatlas.algorithm import Algorithm
 from fedatlas.attacks import VIEW_ATTACKS
+from fedatlas.attacks.fake_class import unfit
 from fedatlas.attacks.roles import OF_A_CHAIN, ViewRole
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.config import ExperimentConfig
@@ -79,6 +80,8 @@ def check_observed(config: ExperimentConfig, algorithm: Algorithm) -> None:
         check_kind_of_role(made, where)
         check_role(made.role, where, config, algorithm)
         if why := made.refuses(config):
+            raise ConfigError(why)
+        if getattr(config.model.loss, "fake", None) and (why := unfit(made.name)):
             raise ConfigError(why)
         if made.rounds is not None and any(one.closed for one in mechanisms_of(config)):
             raise ConfigError(f"{where}: {NO_MODELS}; remove the table, or write reveal = 'server'.")
