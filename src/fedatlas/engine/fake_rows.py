@@ -17,7 +17,7 @@ from fedatlas.engine.model import Network, copied
 from fedatlas.tree import Tree
 
 
-class LocalSteps(Protocol):
+class OwnSteps(Protocol):
     """The parts of ``[local]`` that a step needs."""
 
     @property
@@ -40,7 +40,7 @@ def reported(
     params: Tree,
     stream: torch.Generator,
     network: Network,
-    local: LocalSteps,
+    local: OwnSteps,
 ) -> tuple[Tree, State]:
     """Return the model that a malicious client claims to have reached (`pretended`), and what it keeps."""
     if attacker.fakes is None:
@@ -49,7 +49,7 @@ def reported(
 
 
 def on_fakes(
-    fakes: FakeClass, begun: BegunWith, local: LocalSteps, stream: torch.Generator, network: Network
+    fakes: FakeClass, begun: BegunWith, local: OwnSteps, stream: torch.Generator, network: Network
 ) -> tuple[Tree, State]:
     """Return where training on the client's rows and drawn pictures ends, and the generator's new state.
 
