@@ -51,6 +51,11 @@ EARLY = [
     ("guard={} algorithm.name=gossip", "has no server that could judge a model", "guard.check_guard"),
     ("observe.roles=['successor:1']", "passes no model from client to client", "views.check_role"),
     ("observe.roles=['server'] algorithm.name=local_only", "is a baseline", "views.check_observed"),
+    (
+        "model.loss={name='cross_entropy', fake=true} algorithm.name=scaffold",
+        "fake: not with 'scaffold' in this version",
+        "attackers.check_fake",
+    ),
     ("algorithm={name='fedavgg'}", "did you mean 'fedavg'", "registry.find"),
     ("algorithm={name='fedprox', nu=1}", "algorithm.nu", "registry.arguments"),
     ("algorithm={name='fedprox', mu=-1.0}", "algorithm.mu = -1.0", "registry.arguments"),

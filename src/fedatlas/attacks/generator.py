@@ -167,12 +167,15 @@ class Drawer:
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state`."""
         self.stream.set_state(state["stream"].clone())
-        parts = [(*name.split(" ", 1), x.clone()) for name, x in state.items() if name != "stream"]
-        self.generator.load_state_dict({name: x for kind, name, x in parts if kind == "generator"})
+        weights: dict[str, Tensor] = {}
         moments: dict[int, dict[str, Tensor]] = {}
-        for kind, name, x in parts:
-            if kind != "generator":
-                moments.setdefault(int(kind), {})[name] = x
+        for named, x in state.items():
+            kind, _, name = named.partition(" ")
+            if kind == "generator":
+                weights[name] = x.clone()
+            elif name:
+                moments.setdefault(int(kind), {})[name] = x.clone()
+        self.generator.load_state_dict(weights)
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
 
     def _batches(self, own: Tensor, n: int, steps: int) -> Iterator[Tensor]:

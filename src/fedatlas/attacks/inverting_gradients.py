@@ -12,6 +12,11 @@ stands in which batch is unknown: it takes the rows in turn, in the same order i
 ``batches = "known"`` it draws the order from the experiment's seed, as the client does. Labels are counted from the last bias (A7) or
 given. Unless batches are known, too, each restart draws which label stands where.
 
+role: the role whose view is attacked: "server", "client:3", "successor:3" or "outsider"; of several steps or rows only the server's.
+targets: number of observed clients to attack, in order of arrival; 0 = all.
+start: for role = "successor:3", the model that client 3 is taken to have begun with: "true" (default; the client before it colludes), or
+    "last", the one that the successor received before.
+
 Source: Geiping, Bauermeister, Droege, Moeller, NeurIPS 2020.
 """
 

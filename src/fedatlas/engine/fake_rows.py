@@ -13,6 +13,7 @@ from fedatlas.attacks.fake_class import FakeClass
 from fedatlas.data.batches import Rows, batches
 from fedatlas.engine import optim
 from fedatlas.engine.attackers import Attacker, Begun, Order, pretended
+from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.model import Network, copied
 from fedatlas.tree import Tree
 
@@ -26,17 +27,11 @@ class OwnSteps(Protocol):
     def clip(self) -> float: ...
 
 
-class BegunWith(Begun, Protocol):
-    """The same parts, and what the client keeps."""
-
-    @property
-    def state(self) -> State: ...
-
-
 def reported(
     attacker: Attacker,
     order: Order,
-    begun: BegunWith,
+    begun: Begun,
+    state: State,
     params: Tree,
     stream: torch.Generator,
     network: Network,
@@ -44,12 +39,12 @@ def reported(
 ) -> tuple[Tree, State]:
     """Return the model that a malicious client claims to have reached (`pretended`), and what it keeps."""
     if attacker.fakes is None:
-        return pretended(attacker, order, begun, params, stream, network), begun.state
-    return on_fakes(attacker.fakes, begun, local, stream, network)
+        return pretended(attacker, order, begun, params, stream, network), state
+    return on_fakes(attacker.fakes, begun, state, local, stream, network)
 
 
 def on_fakes(
-    fakes: FakeClass, begun: BegunWith, local: OwnSteps, stream: torch.Generator, network: Network
+    fakes: FakeClass, begun: Begun, state: State, local: OwnSteps, stream: torch.Generator, network: Network
 ) -> tuple[Tree, State]:
     """Return where training on the client's rows and drawn pictures ends, and the generator's new state.
 
@@ -57,14 +52,12 @@ def on_fakes(
     """
     told = copy.deepcopy(network.module).cpu().float().eval()
     told.load_state_dict({**told.state_dict(), **network.state_dict(begun.params, begun.buffers)})
-    pictures, kept = fakes.drawn(told.requires_grad_(False), begun.state, stream)
+    pictures, kept = fakes.drawn(told.requires_grad_(False), state, stream)
     params, buffers = begun.params, copied(begun.buffers)  # batch norm writes into them
     memory = optim.start(local.optimizer, params)
     network.module.train()
     for batch in batches(with_fakes(begun.rows, pictures, fakes.label), begun.budget, begun.draw):
-        free = Tree({name: w.detach().requires_grad_() for name, w in params.items()})
-        loss = network.loss(free, batch._replace(extra={**buffers, **batch.extra}))
-        grads = Tree(zip(free, torch.autograd.grad(loss, list(free.values())), strict=True))
+        _, grads = gradient(network.loss, with_grad(params), batch._replace(extra={**buffers, **batch.extra}))
         grads = optim.clip(grads + begun.weight_decay * params, local.clip)
         params, memory = optim.step(local.optimizer, params, grads, memory, begun.lr)
     return Tree({name: w.detach() for name, w in params.items()}), kept

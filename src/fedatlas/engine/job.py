@@ -366,7 +366,7 @@ def finish(bench: Bench, job: Job, prepared: Prepared, params: Tree, buffers: Tr
     facts = prepared.facts._replace(buffers=buffers) if buffers and work.steps else prepared.facts
     with placing(bench.device):
         if job.order is not None and work.steps:
-            how = (bench.attackers[job.order.attack], job.order, prepared, params)
+            how = (bench.attackers[job.order.attack], job.order, prepared, prepared.state, params)
             params, kept = reported(*how, attack_stream(job), bench.network, bench.local)
             prepared = prepared._replace(state=kept)
         known_work = work if prepared.draw.sampling is None else work._replace(loss=math.nan)  # it has no noise
