@@ -63,6 +63,7 @@ EXTRAS = {
     "hub": ("flwr_datasets", "datasets of the Hugging Face hub"),
     "tables": ("pyarrow", ".parquet files"),
     "images": ("PIL", "folders of pictures"),
+    "fid": ("torch_fidelity", "distances between sets of pictures by Inception features"),
     "dp": ("dp_accounting", "differential privacy"),
     "he": ("gmpy2", "masks, homomorphic encryption, private alignment"),
     "deploy": ("grpc", "runs between organisations"),

@@ -121,7 +121,7 @@ def test_one_step_on_several_rows_with_the_labels_counted(tmp_path: Path):
     run(experiment, out=tmp_path / "run", baselines=False)
     found = attack(tmp_path / "run", "inverting_gradients", iterations=100, targets=2)
     assert found["metrics"]["label"]["value"] == 1
-    assert found["leaks"]["psnr"]["low"] > 5
+    assert found["leaks"]["psnr"]["value"] > 5  # two targets have no useful interval
 
 
 def test_rows_are_matched_to_the_largest_sum_and_none_twice():

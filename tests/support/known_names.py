@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from fedatlas import spelling
-from fedatlas.aggregation import REDUCERS
+from fedatlas.aggregation import PRE, REDUCERS
 from fedatlas.aggregation.rules import RULES
 from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks import ATTACKS
@@ -85,7 +85,7 @@ def known_names() -> dict[str, Any]:
             table: {name: [*keywords(builder)] for name, builder in registry.items()}
             for table, registry in REGISTRIES.items()
         },
-        "further": {"partition": [VERTICAL], "algorithm": [*SCHEMES], "": [*REDUCERS, *LOSSES, *EXPERIMENTS]},
+        "further": {"partition": [VERTICAL], "algorithm": [*SCHEMES], "": [*REDUCERS, *PRE, *LOSSES, *EXPERIMENTS]},
         "deployment": {
             "refused": {name: why for name, made in ALGORITHMS.items() if (why := undeployable(made()))},
             "mechanisms": {name: one.limits.deployed for name, one in every().items()},

@@ -107,7 +107,11 @@ def without_canaries(one: Account, run: RunFolder, whole: Checked) -> UntriedAtt
         check_canaries(one.unit, whole.mechanisms)
     except ConfigError as error:
         return UntriedAttack(CANARIES, str(error))
-    many = min(MANY, sum(rows_held(run).values()) // 2) if one.unit == "record" else MANY
+    rows = rows_held(run).values()
+    left = (
+        sum(rows) if whole.config.evaluation.clients else sum(n // 2 for n in rows)
+    )  # the lines for games hold half of them out
+    many = min(MANY, left // 2) if one.unit == "record" else MANY
     return UntriedAttack(CANARIES, NO_CANARIES, DECLARE.format(unit=one.unit, many=many))
 
 
