@@ -57,7 +57,7 @@ MNIST: dict[str, Any] = {
     "checkpoint": {"every": 10},
 }
 HOSTILE = {"name": "sign_flip", "share": 0.2, "c": 10.0}
-COSTLY = 16  # rounds of about ten seconds together
+COSTLY = 11  # rounds of about ten seconds together
 ONCE = 11  # the round of the attack, after ten in which the model has converged
 LONGER = {"epochs": 3, "batch_size": 16, "lr": 0.1}  # so that one round is enough to learn the flipped labels
 REPLACED = {
