@@ -45,6 +45,9 @@ WORK = {
         "models=[{name='mlp', hidden=[8], share=0.5}, {name='mlp', hidden=[12], share=0.5}]",
         "public={from='test', per_class=5}",
     ],
+    "flipped labels": ["rounds=3", "attack=[{name='label_flip', clients=[1], pairs=[[3, 5]]}]"],
+    "a backdoor": ["attack=[{name='backdoor', clients=[1]}]"],
+    "a drift": ["rounds=3", "drift={kind='feature', at=2}"],
     "stopping early": ["algorithm={name='feddf', steps=30, patience=5}", "public={from='test', per_class=5}"],
 }
 

@@ -89,5 +89,5 @@ def mapping(pairs: ClassPairs, kind: FlipKind, classes: int) -> Tensor:
 def relabelled(y: Tensor, pairs: ClassPairs, kind: FlipKind) -> Tensor:
     """Return labels, (rows,) or (rows, positions), under a relabelling, as a copy."""
     most = int(max((*classes_in(pairs), int(y.max()) if y.numel() else 0))) + 1
-    to = mapping(pairs, kind, most)
+    to = mapping(pairs, kind, most).to(y.device)
     return torch.where(y >= 0, to[y.clamp(min=0)], y)  # values below 0 are not classes

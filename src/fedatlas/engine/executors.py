@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedatlas.engine.device import find_device
+from fedatlas.engine.device import CPU, find_device, free_memory
 from fedatlas.engine.fast import FastRunner, Worth
 from fedatlas.engine.job import Bench, Executor
 from fedatlas.engine.loop import SerialExecutor
 from fedatlas.engine.memory import keep_freed_memory
 from fedatlas.engine.pool import PoolExecutor
+from fedatlas.engine.resident import ResidentRows
 from fedatlas.engine.stacked_executor import StackedExecutor
+
+ROOM = 1 << 30  # bytes that clients' rows may take on a device that does not say what is free; else a quarter of that
 
 
 class Plan(NamedTuple):
@@ -49,7 +52,11 @@ def steps_of(executor: Executor) -> list[str]:
 def make_executor(plan: Plan, bench: Bench, sizes: Iterable[int], worth: Worth | None = None) -> Executor:
     """Return the executor of a plan. ``sizes``: the clients' numbers of rows; ``worth``: given instead of deriving it from them."""
     torch.set_num_threads(1)
-    bench = bench.on(find_device(plan.device))
+    device = find_device(plan.device)
+    bench = bench.on(device)
+    if device != CPU:
+        free = free_memory(plan.device)
+        bench = bench._replace(rows=ResidentRows(bench.rows, device, ROOM if free is None else free // 4))
     if plan.engine == "loop":
         return SerialExecutor(bench)
     keep_freed_memory()
