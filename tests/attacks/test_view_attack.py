@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedatlas import Experiment, attack, run
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.inversion import _chance, psnr
+from fedatlas.attacks.inversion import _chance, dlg, idlg, psnr
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, is_leak, leak_of
 from fedatlas.catalogue import rows
@@ -162,3 +162,12 @@ def test_a_leak_over_few_targets_is_claimed_as_seldom_as_stated(targets: int) ->
     assert 0.015 < np.mean(claims) < 0.035
     assert is_leak(leak_of(40 + rng.standard_normal(3), 12 + rng.standard_normal(3)))
     assert leak_of(np.ones(1), np.zeros(1))["low"] is None
+
+
+def test_dlg_and_idlg_take_the_same_keys_from_one_list() -> None:
+    assert dlg.__code__ is idlg.__code__
+    assert (dlg.__name__, idlg.__name__) == ("dlg", "idlg")
+    for one in (dlg, idlg):
+        assert (one.__doc__ or "").endswith("the one of least cost counts.")
+    assert "Zhu et al." in (dlg.__doc__ or "")
+    assert "Zhao et al." in (idlg.__doc__ or "")
