@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.forest import told_apart
 from fedatlas.attacks.inversion import NEEDS_CLASSES, loss_of
+from fedatlas.attacks.local_steps import parts_in
 from fedatlas.attacks.membership import AUXILIARY, CHANCE, SPLITS, scored, shuffled_spread
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.roles import ViewRole
@@ -310,15 +311,13 @@ def local_training(local: Any, n: int) -> tuple[int, Training]:
     used = n if local.steps is None else min(n, local.steps * batch)
     passes = local.epochs if local.steps is None else max(1, round(local.steps * batch / used))
     adam = local.optimizer == "adam"
-    return used, Training(local.lr, batch, passes, local.momentum, local.weight_decay, adam)
+    return used, Training(local.lr, batch, passes, local.momentum, local.weight_decay, adam, local.nesterov)
 
 
 def change(before: nn.Module, after: nn.Module, local: Any) -> Tree:
-    """Return an update as a view shows it: (w - w') / lr without the weight decay."""
-    end: Mapping[str, Tensor] = dict(after.named_parameters())
-    return Tree(
-        {name: ((w - end[name]) / local.lr - local.weight_decay * w).detach() for name, w in before.named_parameters()}
-    )
+    """Return an update as `Knowledge.rounds` yields it: read as that of one step."""
+    start, end = (Tree({name: w.detach() for name, w in one.named_parameters()}) for one in (before, after))
+    return parts_in(local, local.lr).gradient((1 / local.lr) * (start - end), start)
 
 
 def pooled(updates: Tree, place: int | None = None, inputs: int = 0) -> Floats:
