@@ -355,17 +355,22 @@ def _chance(found: Tensor, client: int, labels: Tensor, truth: Truth, least: int
 
 
 def _others(label: Tensor, client: int, truth: Truth, least: int) -> list[Tensor]:
-    """Return up to `OTHERS` pictures of a label: of other clients, and of the test set if those are fewer than ``least``."""
+    """Return up to `OTHERS` pictures of a label: of other clients, and of the test set if those are fewer than ``least``.
+
+    No model of the run was trained on test rows, so they show exactly what knowing the label is worth. Pictures of other clients may be in
+    the models that a view compares, which can only hide a leak. Test rows are drawn, since the first ones of a file may be unlike others.
+    """
     others: list[Tensor] = []
-    order = numpy_stream(truth.seed, "attack", "placebo", client).permutation(len(truth.sizes))
-    for k in map(int, order):
+    stream = numpy_stream(truth.seed, "attack", "placebo", client)
+    for k in map(int, stream.permutation(len(truth.sizes))):
         if k != client and truth.sizes[k]:
             rows = truth.rows(k)
             others += rows.x[rows.y == label]
         if len(others) >= OTHERS:
             break
     if len(others) < least:
-        others += [*truth.test(label)[:OTHERS]]
+        test = truth.test(label)
+        others += [*test[torch.from_numpy(stream.permutation(len(test))[:OTHERS])]]
     return others[:OTHERS]
 
 
