@@ -42,9 +42,14 @@ def common_knowledge(folder: Path) -> Common:
         raise ConfigError(
             "attacks need a single network named in the file: [[models]] and a custom network are refused."
         )
-    if done.task != "classes":
-        raise ConfigError(f"attacks support only classes, but this run predicts {done.task}.")
+    if why := no_classes(done.task):
+        raise ConfigError(why)
     return Common(config, done, make_loss(config.model.loss, done.task, len(done.class_names)))
+
+
+def no_classes(task: str) -> str:
+    """Return why no attack on a view applies to a run that predicts something else than classes; "" if it predicts them."""
+    return "" if task == "classes" else f"attacks support only classes, but this run predicts {task}."
 
 
 def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
