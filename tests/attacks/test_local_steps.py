@@ -13,7 +13,9 @@ from torch import Tensor
 from configured import set_up
 from fedatlas import Experiment, run
 from fedatlas.attacks.local_steps import Parts, parts_in, parts_of, steps_of
+from fedatlas.attacks.property_inference import change, local_training
 from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks.shadow_models import trained
 from fedatlas.config.experiment import LocalConfig
 from fedatlas.leakage.view_gradients import read_gradients
 from fedatlas.models import make_model
@@ -97,3 +99,16 @@ def test_a_short_last_batch_counts_unless_it_joins_the_one_before() -> None:
     assert steps_of(LocalConfig(epochs=2, batch_size=2), 5) == 6
     assert steps_of(LocalConfig(epochs=2, batch_size=2, last_batch="merge"), 5) == 4
     assert steps_of(LocalConfig(epochs=2, batch_size=0), 5) == 2
+
+
+@named
+def test_a_simulated_update_is_read_as_the_view_reads_a_real_one(local: dict[str, Any]) -> None:
+    """Property inference trains as a client would, on one batch: its update is the gradient, by the same optimizer."""
+    how = LocalConfig(steps=1, batch_size=0, lr=1.0, **local)
+    before, rng = torch.nn.Linear(5, 3), torch.Generator().manual_seed(1)
+    x, y = torch.randn(8, 5, generator=rng), torch.randint(3, (8,), generator=rng)
+    used, training = local_training(how, 8)
+    found = change(before, trained(before, x[:used], y[:used], training, rng), how)
+    wanted = torch.autograd.grad(F.cross_entropy(before(x), y), list(before.parameters()))
+    for (name, _), g in zip(before.named_parameters(), wanted, strict=True):
+        torch.testing.assert_close(found[name], g, rtol=0, atol=1e-6)
