@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ MEANING = {
 }
 PARTS = {"local_only": "alone", "federated": "together", "centralised": "pooled"}
 DASH = "–"
+CODED = re.compile(r"[\w/-]*\w[._]\w")  # the beginning of a text whose first word is a file or a key
 NOT_TOLD = "not told"  # text for a figure that would reveal who took part
 
 
@@ -60,8 +62,8 @@ def signed(v: float | None) -> str:
 
 
 def capital(text: str) -> str:
-    """Return the text with a capital first letter."""
-    return text[:1].upper() + text[1:]
+    """Return the text with a capital first letter, unless it begins with a file or a key, as in 'rows.csv' or 'label_inference'."""
+    return text if CODED.match(text) else text[:1].upper() + text[1:]
 
 
 def tick(v: float) -> str:

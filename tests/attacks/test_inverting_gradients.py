@@ -18,6 +18,7 @@ from fedatlas.algorithms import ALGORITHMS
 from fedatlas.attacks.gradient_matching import LocalSteps, Problem, cosine_distance, unfolded
 from fedatlas.attacks.inversion import _chance, assigned, psnr
 from fedatlas.attacks.inverting_gradients import MOST, PLAIN, inverting_gradients, places_of
+from fedatlas.attacks.local_steps import parts_of
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import Truth
 from fedatlas.data.batches import Rows
@@ -68,9 +69,10 @@ def test_unrolled_steps_are_those_of_plain_sgd():
         optimizer.zero_grad()
         F.cross_entropy(plain(x[rows]), y[rows]).backward()
         optimizer.step()
+    parts = parts_of(3, 0.1, 0.9, 0.01)
     for name, w in plain.named_parameters():
         start = made.params[name]
-        want = (start - w.detach()) / 0.1 - 0.01 * start
+        want = ((start - w.detach()) / 0.1 - parts.start * start) / parts.gradients
         torch.testing.assert_close(found[name], want, rtol=1e-4, atol=2e-5)
     assert work.rows == 3
 
@@ -81,7 +83,8 @@ def test_the_true_rows_cost_nothing_where_batches_are_known(tmp_path: Path):
     experiment = Experiment.of(**{**EPOCH, "data": {**EPOCH["data"], "limit": 20}, "local": local})
     run(experiment, out=tmp_path / "run", baselines=False)
     config = experiment.config
-    seen, truth = read_gradients(RoleView(tmp_path / "run", ViewRole("server")), config, 0), truth_of(set_up(config, 1))
+    truth = truth_of(set_up(config, 1))
+    seen = read_gradients(RoleView(tmp_path / "run", ViewRole("server")), config, 0, rows=truth.sizes)
     made = problem(network(), *truth.box())._replace(params=seen.params)
     for place, client in enumerate(seen.clients):
         rows, cost = truth.rows(client), {}

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import fedatlas
 from fedatlas import Experiment, attack, run
-from fedatlas.attacks.label_inference import last_gradients, scored, scored_alone, steps_of, whole_counts
+from fedatlas.attacks.label_inference import last_gradients, scored, scored_alone, whole_counts
+from fedatlas.attacks.local_steps import parts_in
 from fedatlas.config.experiment import LocalConfig
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.leakage.attacker_process import carry_out
@@ -77,7 +78,7 @@ def test_several_small_steps_count_the_same(momentum: float) -> None:
             optimizer.zero_grad()
             F.cross_entropy(end(x[part]), y[part]).backward()
             optimizer.step()
-    steps = steps_of(LocalConfig(epochs=2, batch_size=10, momentum=momentum), 30)
+    steps = parts_in(LocalConfig(epochs=2, batch_size=10, momentum=momentum), rate, [30]).gradients
     assert (steps == 6) == (momentum == 0)
     change = {name: ((weights(model)[name] - w) / (rate * steps))[None] for name, w in weights(end).items()}
     if momentum:  # later batches are repeated less often, so only the whole is nearly right
@@ -95,7 +96,7 @@ def test_nesterov_counts_each_gradient_once_more_by_its_momentum(steps: int) -> 
         optimizer.zero_grad()
         F.cross_entropy(end(x), y).backward()
         optimizer.step()
-    many = steps_of(LocalConfig(steps=steps, batch_size=0, **how), 30)
+    many = parts_in(LocalConfig(steps=steps, batch_size=0, **how), rate, [30]).gradients
     change = {name: ((weights(model)[name] - w) / (rate * many))[None] for name, w in weights(end).items()}
     assert counted(model, Tree(change), x, 30).tolist() == np.bincount(y, minlength=CLASSES).tolist()
 
@@ -178,6 +179,17 @@ def test_a_server_counts_labels_and_an_audit_says_so_where_others_learn_nothing(
     said = {one["role"]: one for one in audited if one["attack"] == "label_inference"}
     assert set(said) == {"server", "client:0", "outsider"}
     assert said["server"]["p"] < 0.05 < said["outsider"]["p"]
+
+
+def test_counts_from_several_steps_are_called_approximate(tmp_path: Path) -> None:
+    """Twelve rows in batches of five, twice: six steps; of a single step nothing is said."""
+    local = {"epochs": 2, "batch_size": 5, "lr": 0.01}
+    given = {**LIKE, "rounds": 1, "data": {"name": "digits", "limit": 48}, "partition": {"name": "iid", "clients": 4}}
+    path = run(Experiment.of(**{**given, "local": local}), out=tmp_path / "run", baselines=False).path
+    (note,) = attack(path, "label_inference")["notes"]
+    assert note.startswith("A client took up to 6 local steps. Its update reveals the mean of their gradients")
+    one = run(Experiment.of(**given), out=tmp_path / "one", baselines=False).path
+    assert "notes" not in attack(one, "label_inference")
 
 
 def test_masks_leave_about_the_placebos_figure(tmp_path: Path) -> None:

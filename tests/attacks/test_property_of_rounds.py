@@ -15,11 +15,13 @@ from fedatlas.algorithm import Batch
 from fedatlas.attacks.membership import scored, shuffled_spread
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.property_head import PropertyHead
-from fedatlas.attacks.property_inference import above, shuffled
+from fedatlas.attacks.property_inference import above, game, shares, shuffled
 from fedatlas.attacks.roles import ViewRole
+from fedatlas.attacks.view_attack import is_leak
 from fedatlas.config.experiment import ModelConfig
 from fedatlas.engine.model import Network
 from fedatlas.errors import ConfigError
+from fedatlas.leakage.attack_text import attack_lines
 from fedatlas.leakage.attacker_process import carry_out
 from fedatlas.leakage.view_gradients import Cohort, read_gradients, read_rounds
 from fedatlas.models import make_loss, make_model
@@ -206,3 +208,32 @@ def test_rounds_of_the_same_clients_are_not_taken_for_independent(clients: int) 
         found = scored(held, score, trial, shuffled_spread(score, shuffled(0.5, rounds, rows, trial)))
         beyond.append(abs(found.metrics["auc"]["value"] - 0.5) > found.leaks["auc"]["beyond"])
     assert sum(beyond) <= 5
+
+
+@pytest.mark.parametrize(("clients", "power"), [(4, False), (6, False), (8, True), (16, True)])
+def test_few_clients_have_no_power_over_rounds_and_a_note_says_so(clients: int, power: bool) -> None:
+    """Of six clients three have the property: 2 of the 20 ways are the real one and its opposite, too many at 5%; of eight, 2 of 70."""
+    stream = np.random.default_rng(3)
+    rows = {k: (int(k % 2), 1) for k in range(clients)}
+    rounds = [stream.choice(clients, clients // 2, replace=False).tolist() for _ in range(60)]
+    held, share, games = above(0.5, rounds, rows), shares(rounds, rows), [*shuffled(0.5, rounds, rows, 1)]
+    perfect, guess = (game(held, share, score, games, 1, clients) for score in (share, stream.normal(size=60)))
+    assert is_leak(perfect.leaks["auc"]) == power
+    assert not is_leak(guess.leaks["auc"])
+    for found in (perfect, guess):
+        assert (found.leaks["auc"]["beyond"] == 0.5) == (not power)
+        if clients != 8:  # of eight only a nearly perfect attack is told from chance
+            assert (found.leaks["auc"]["smallest"] is not None) == power
+        assert len(found.notes) == (not power)
+        assert all("not even a perfect attack" in note and f"of {clients} clients" in note for note in found.notes)
+
+
+def test_a_run_with_few_clients_says_that_it_could_show_nothing(tmp_path: Path) -> None:
+    few = {**TURNS, "rounds": 12, "partition": {"name": "dirichlet", "clients": 5, "alpha": 0.3}, "cohort": {"size": 2}}
+    given = {**few, "evaluation": {"clients": 0.5, "every": 12}}
+    given["attack"] = [{"name": "property", "role": "outsider", "classes": [3], "shadows": 5, "share": 0.1}]
+    found = found_in(run(Experiment.of(**given), out=tmp_path / "run", baselines=False).path)
+    assert found["leaks"]["auc"]["smallest"] is None
+    (note,) = found["notes"]
+    assert note.startswith("The rows of 5 clients can be shuffled in too few ways")
+    assert note in attack_lines(found)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedatlas import Experiment, attack, run
 from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.declaration import Declaration
-from fedatlas.attacks.inversion import _chance, psnr
+from fedatlas.attacks.inversion import OTHERS, _chance, dlg, idlg, psnr
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, is_leak, leak_of
 from fedatlas.catalogue import rows
@@ -154,6 +154,18 @@ def test_the_pictures_of_a_placebo_have_the_label_of_the_target() -> None:
     assert math.isnan(float(_chance(white, 0, torch.tensor([5]), truth).mean()))
 
 
+def test_the_test_pictures_of_a_placebo_are_drawn_from_the_whole_file() -> None:
+    """A file whose first half is white and whose second is black: a placebo holds both."""
+    black, white = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+    test = torch.cat([white.expand(150, -1, -1, -1), black.expand(150, -1, -1, -1)])
+    held, box = Rows(white / 2, torch.tensor([3])), (torch.tensor(0.0), torch.tensor(1.0))
+    truth = Truth(1, 10, {0: 1}, {}, lambda k: held, lambda k: held, lambda label: test, lambda: box)
+    of_test = _chance(white, 0, torch.tensor([3]), truth, least=OTHERS)
+    assert len(of_test) == OTHERS
+    assert set(of_test.tolist()) == {0.0, 100.0}
+    assert 0.3 < float((of_test > 50).double().mean()) < 0.7
+
+
 @pytest.mark.parametrize("targets", [2, 3, 5, 20])
 def test_a_leak_over_few_targets_is_claimed_as_seldom_as_stated(targets: int) -> None:
     """2.5% of intervals lie above 0 where there is no leak, with two targets as with twenty; a clear one is seen with three."""
@@ -162,3 +174,12 @@ def test_a_leak_over_few_targets_is_claimed_as_seldom_as_stated(targets: int) ->
     assert 0.015 < np.mean(claims) < 0.035
     assert is_leak(leak_of(40 + rng.standard_normal(3), 12 + rng.standard_normal(3)))
     assert leak_of(np.ones(1), np.zeros(1))["low"] is None
+
+
+def test_dlg_and_idlg_take_the_same_keys_from_one_list() -> None:
+    assert dlg.__code__ is idlg.__code__
+    assert (dlg.__name__, idlg.__name__) == ("dlg", "idlg")
+    for one in (dlg, idlg):
+        assert (one.__doc__ or "").endswith("the one of least cost counts.")
+    assert "Zhu et al." in (dlg.__doc__ or "")
+    assert "Zhao et al." in (idlg.__doc__ or "")

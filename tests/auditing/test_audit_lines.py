@@ -84,14 +84,16 @@ def test_games_that_a_mechanism_forbids_are_not_offered(name: str) -> None:
 
 
 def test_lines_that_the_rows_do_not_suit_are_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers as targets have no classes to be a member by, nor to be the property; canaries need none."""
+    """Numbers as targets have no classes to be a member by, to be the property, or to count; canaries need none."""
     file = {"name": "file", "path": "rows.csv", "label": "y"}
     rows = pd.DataFrame({"a": np.linspace(0, 1, 40), "y": np.linspace(0, 1, 40) ** 2})
     monkeypatch.chdir(tmp_path)
     rows.to_csv("rows.csv", index=False)
     whole = whole_of(data=file, partition={"name": "iid", "clients": 4}, model={"name": "mlp"})
-    told = {one.attack: one for one in fitting(offered(untried(whole), whole), whole)}
-    for name in ("membership", "property"):
+    canaries = UntriedAttack("canaries", "none were drawn", "[evaluation]\nclients = 0.5")
+    told = {one.attack: one for one in fitting(offered([*untried(whole), canaries], whole), whole)}
+    assert [name for name, one in told.items() if one.add] == ["canaries"]
+    for name in ("membership", "property", "label_inference"):
         assert not told[name].add
         assert "these rows do not suit it" in told[name].reason
     assert misfit(as_text(one.add for one in told.values()), whole) == ""

@@ -29,6 +29,8 @@ from fedatlas.published.attack_matrix import (
     struck,
     text_of,
 )
+from fedatlas.setup.assembly import set_up
+from fedatlas.setup.refusals import checked
 
 CHOSEN = (
     "fedavg-label_flip-central_dp",
@@ -38,16 +40,19 @@ CHOSEN = (
     "fedavg-inverting_gradients-none",
     "fedseq-dlg-central_dp",
     "fedavg-membership-krum",
+    "fedavg-gan_active-none",
+    "fedseq-gan_active-none",
 )
 
 
 def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanism() -> None:
-    """Rules stand everywhere; of FedSeq noise alone is refused, weights by rows under it, and single updates under a sum."""
+    """Rules stand everywhere; of FedSeq noise and the class fake are refused, weights by rows under noise, single updates under a sum."""
     every = {cell.name: cell for cell in cells(12)}
     assert len(every) == 2 * (len(POISONS) + len(VIEWS)) * (1 + len(RULES) + len(BEFORE) + len(MECHANISMS))
     attacks = {POISONS.get(name, {}).get("name", name) for name in POISONS}
     attacks |= {how.name or name for name, how in VIEWS.items()}
-    assert attacks == {"nobody", *ATTACKS} - {"gan_active"}, "which needs clients without a class, and one more output"
+    attacks |= {table["name"] for how in VIEWS.values() for table in how.tables.get("attack", ())}
+    assert attacks == {"nobody", *ATTACKS}
     assert {*RULES, "mean"} == {*EVERY_RULE}
     assert {table["pre"] for table in BEFORE.values()} == {"nnm", "bucketing", "arc"}
     refused = set()
@@ -59,7 +64,9 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
         except ConfigError as error:
             claims = (cell.attack,) if cell.algorithm == "fedavg" else ()
             refused.add((cell.algorithm, cell.defence, str(error)[:11], *claims))
+    no_fake = ("none", RULES[0], *BEFORE, *MECHANISMS)
     assert refused == {
+        *(("fedseq", defence, "model.loss.") for defence in no_fake),
         *(("fedseq", noise, "[[privacy]]") for noise in ("local_dp", "central_dp")),
         *(("fedavg", noise, "[[privacy]]", "false_claims") for noise in ("local_dp", "central_dp")),
         ("fedseq", "secagg", "attack 'pro"),
@@ -82,8 +89,22 @@ def test_cells_hold_figures_with_intervals_or_sentences(tmp_path: Path, capsys: 
     assert "dB [" in said["fedavg: inverting_gradients against none"]
     assert said["fedseq: dlg against central_dp"].startswith("[[privacy]] 'central_dp': not with 'fedseq'")
     assert said["fedavg: membership against krum"].endswith("(outsider)")
+    assert said["fedavg: gan_active against none"].startswith("+")
+    assert said["fedavg: gan_active against none"].endswith("] (client:0)")
+    assert said["fedseq: gan_active against none"].startswith("model.loss.fake: not with 'fedseq'")
     page = (tmp_path / "attack-matrix-quick-2-rounds.md").read_text()
     assert all(text.split(" [")[0] in page for text in said.values())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_active_gan_draws_a_class_that_its_client_lacks_with_every_seed(seed: int) -> None:
+    """The attacker and its scorer seek the same class, as in the row of the passive form, and train as long."""
+    (cell,) = (one for one in cells(12) if one.name == "fedavg-gan_active-none")
+    (attacker,), keys = cell.tables["attack"], VIEWS["gan_active"].keys
+    setup = set_up(checked(parse({**cell.tables, "seed": seed})))
+    assert attacker["target"] == min(set(range(10)) - set(setup.rows(0).y.tolist())) == keys["target"]
+    assert attacker["steps"] == keys["steps"]
+    assert (cell.role, keys["mode"], keys["selections"]) == ("client:0", "hitaj", 0)
 
 
 def test_omniscient_attackers_are_labelled_so() -> None:

@@ -21,7 +21,7 @@ from fedatlas.cli import app
 from fedatlas.errors import ConfigError
 from fedatlas.reporting import write_report
 from fedatlas.terminal import end_table
-from fedatlas.wording import is_spread, number, took_text
+from fedatlas.wording import capital, is_spread, number, took_text
 from reports import CURVES, KINDS, Page, at, rows, subjects, summary
 
 TWO = [{"name": "mlp", "hidden": [h], "share": 0.5} for h in (16, 32)]
@@ -339,3 +339,21 @@ def test_the_command_writes_it_into_the_run(runs: dict[str, Path]) -> None:
     assert done.exit_code == 0, done.output
     assert Path(done.output.strip()) == runs["nothing"] / "report.html"
     assert Page(runs["nothing"] / "report.html").of("h1")[0][1] == "fedavg on digits"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no view was recorded", "No view was recorded"),
+        ("candidates.npz was not drawn", "candidates.npz was not drawn"),
+        ("../rows.csv has no label", "../rows.csv has no label"),
+        ("local.lr = 3: diverges", "local.lr = 3: diverges"),
+        ("label_inference could show nothing", "label_inference could show nothing"),
+        ("attack 'gan' reads models.npz", "Attack 'gan' reads models.npz"),
+        ("1.5 is odd", "1.5 is odd"),
+        ("every row.", "Every row."),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_but_never_changes_a_name(text: str, shown: str) -> None:
+    assert capital(text) == shown

@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
+from fedatlas.attacks.local_steps import parts_of
 from fedatlas.tree import Tree
 
 Tensors = Mapping[str, Tensor]
@@ -120,7 +121,7 @@ class LocalSteps(NamedTuple):
         return 1 + max(int(one.max()) for one in self.places)
 
     def change(self, problem: Problem, x: Tensor, y: Tensor, places: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return (w - w') / lr - decay w of one client's steps, by parameter, for ``x`` (n, *shape), ``y`` (n,).
+        """Return the mean gradient of one client's steps (`local_steps`), by parameter, for ``x`` (n, *shape), ``y`` (n,).
 
         u <- momentum u + gradient + decay w, w' <- w' - lr u. A view's update is read in the same form.
         """
@@ -130,7 +131,7 @@ class LocalSteps(NamedTuple):
             g = Tree(problem.gradient_at(w, x[rows], y[rows])) + w * self.decay
             u = u * self.momentum + g
             moved = moved + u
-        return dict(moved - start * self.decay)
+        return dict(parts_of(len(places), self.lr, self.momentum, self.decay).gradient(moved, start))
 
 
 class Reconstruction(NamedTuple):

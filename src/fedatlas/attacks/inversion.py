@@ -53,6 +53,8 @@ EXACT = 1e-10  # mean squared error below which pictures count as equal: 100 dB
 PICTURES = 16  # targets shown in the report
 BASIC = "the network, the local learning rate, one step on one row"
 NEEDS_CLASSES = "takes labels as probabilities of classes, which requires model.loss = 'cross_entropy'."
+SEARCH = """    iterations: steps of L-BFGS.
+    restarts: random starts for each target; the one of least cost counts."""
 FIGURES = {
     "psnr": "PSNR in dB",
     "mse": "mean squared error of a pixel",
@@ -61,68 +63,57 @@ FIGURES = {
 }
 
 
-def dlg(
-    *,
-    role: str = "server",
-    targets: Count = 64,
-    iterations: Whole = 300,
-    restarts: Whole = 4,
-    start: Start | None = None,
-) -> ViewAttack:
+def _of_one_row(name: str, text: str, labelled: bool) -> Callable[..., ViewAttack]:
+    """Return the builder of an attack that seeks the row of a client's one step on one row. ``text``: its first lines of help.
+
+    ``labelled``: the label is read off the last bias first; otherwise it is sought with the row.
+    """
+
+    def build(
+        *,
+        role: str = "server",
+        targets: Count = 64,
+        iterations: Whole = 300,
+        restarts: Whole = 4,
+        start: Start | None = None,
+    ) -> ViewAttack:
+        def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
+            told = labels if labelled else None
+            return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts, labels=told)
+
+        whose = ViewRole.parse(role, "attack.role")
+        keys = {"targets": targets, "iterations": iterations, "restarts": restarts, **start_of(name, whose, start)}
+        return inversion(
+            name,
+            whose,
+            keys,
+            f"{BASIC}; not the label",
+            answer=lambda known: _answer(known, name, keys, search),
+            refuses=lambda config: _unsuited(name, config, whose) or nothing_before(name, config, keys),
+            refuses_run=lambda config, rows: _refusal(name, config, rows),
+        )
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"{text}\n\n{SEARCH}"
+    return build
+
+
+dlg = _of_one_row(
+    "dlg",
     """Deep leakage from gradients (Zhu et al. 2019): find the picture and label whose gradient equals the observed one.
 
     min_{x, y} |gradient(x, softmax(y)) - g|^2, by L-BFGS from N(0, 1), all targets in one stack. Needs a network with smooth
-    activations (lenet_sigmoid). A8.
-
-    iterations: steps of L-BFGS.
-    restarts: random starts for each target; the one of least cost counts.
-    """
-
-    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
-        return deep_leakage(problem, g, known.classes, rng, iterations=iterations, restarts=restarts)
-
-    keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
-    return _of_one_row("dlg", role, keys, search, start)
-
-
-def idlg(
-    *,
-    role: str = "server",
-    targets: Count = 64,
-    iterations: Whole = 300,
-    restarts: Whole = 4,
-    start: Start | None = None,
-) -> ViewAttack:
+    activations (lenet_sigmoid). A8.""",
+    labelled=False,
+)
+idlg = _of_one_row(
+    "idlg",
     """Improved deep leakage (Zhao et al. 2020): `dlg` with the label read off the gradient of the last bias first.
 
     min_x |gradient(x, y) - g|^2, by L-BFGS from N(0, 1), all targets in one stack, with y the one class whose bias has a negative
-    gradient. Needs a network with smooth activations (lenet_sigmoid). A9.
-
-    iterations: steps of L-BFGS.
-    restarts: random starts for each target; the one of least cost counts.
-    """
-
-    def search(known: Knowledge, problem: Problem, g: Tree, labels: Tensor, rng: torch.Generator) -> Reconstruction:
-        how = {"iterations": iterations, "restarts": restarts}
-        return deep_leakage(problem, g, known.classes, rng, labels=labels, **how)
-
-    keys = {"targets": targets, "iterations": iterations, "restarts": restarts}
-    return _of_one_row("idlg", role, keys, search, start)
-
-
-def _of_one_row(name: str, role: str, keys: dict[str, Any], search: Search, start: Start | None) -> ViewAttack:
-    """Return an attack that seeks row and label of a client's one step on one row."""
-    whose = ViewRole.parse(role, "attack.role")
-    keys = {**keys, **start_of(name, whose, start)}
-    return inversion(
-        name,
-        whose,
-        keys,
-        f"{BASIC}; not the label",
-        answer=lambda known: _answer(known, name, keys, search),
-        refuses=lambda config: _unsuited(name, config, whose) or nothing_before(name, config, keys),
-        refuses_run=lambda config, rows: _refusal(name, config, rows),
-    )
+    gradient. Needs a network with smooth activations (lenet_sigmoid). A9.""",
+    labelled=True,
+)
 
 
 def inversion(name: str, role: ViewRole, keys: dict[str, Any], knowledge: str, **functions: Any) -> ViewAttack:
@@ -364,17 +355,22 @@ def _chance(found: Tensor, client: int, labels: Tensor, truth: Truth, least: int
 
 
 def _others(label: Tensor, client: int, truth: Truth, least: int) -> list[Tensor]:
-    """Return up to `OTHERS` pictures of a label: of other clients, and of the test set if those are fewer than ``least``."""
+    """Return up to `OTHERS` pictures of a label: of other clients, and of the test set if those are fewer than ``least``.
+
+    No model of the run was trained on test rows, so they show exactly what knowing the label is worth. Pictures of other clients may be in
+    the models that a view compares, which can only hide a leak. Test rows are drawn, since the first ones of a file may be unlike others.
+    """
     others: list[Tensor] = []
-    order = numpy_stream(truth.seed, "attack", "placebo", client).permutation(len(truth.sizes))
-    for k in map(int, order):
+    stream = numpy_stream(truth.seed, "attack", "placebo", client)
+    for k in map(int, stream.permutation(len(truth.sizes))):
         if k != client and truth.sizes[k]:
             rows = truth.rows(k)
             others += rows.x[rows.y == label]
         if len(others) >= OTHERS:
             break
     if len(others) < least:
-        others += [*truth.test(label)[:OTHERS]]
+        test = truth.test(label)
+        others += [*test[torch.from_numpy(stream.permutation(len(test))[:OTHERS])]]
     return others[:OTHERS]
 
 

@@ -3,8 +3,8 @@
     min_X  1 - <D(X), d> / (|D(X)| |d|) + lambda TV(X)
 
 ======  ================================================  ======  ============================================
-X       the rows that the steps take, sought together     d       the client's update (w_0 - w) / lr
-D(X)    the update of the same steps on X, unrolled       n, T    rows of a client, targets (clients)
+X       the rows that the steps take, sought together     d       mean gradient of the client's steps (`local_steps`)
+D(X)    the mean of the same steps on X, unrolled       n, T    rows of a client, targets (clients)
 ======  ================================================  ======  ============================================
 
 With one step on one row D is the gradient. Otherwise the attacker unrolls the local training of the experiment file. Which row
@@ -43,7 +43,7 @@ from fedatlas.attacks.inversion import (
     taken,
     too_short,
 )
-from fedatlas.attacks.label_inference import NOISE, last_gradients, steps_of, whole_counts
+from fedatlas.attacks.label_inference import NOISE, last_gradients, whole_counts
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.successor import Start, nothing_before, start_of
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Truth, ViewAttack, ViewGradients
@@ -208,6 +208,5 @@ def _counted_labels(known: Knowledge, seen: ViewGradients, these: Sequence[int],
     x = torch.randn((NOISE, *known.shape), generator=torch_stream(known.seed, "attack", "labels"))
     network, gradients = known.network(known.seed), taken(seen.gradients, [*these])
     g, p = last_gradients(network, seen.params, seen.buffers, gradients, known.classes, x)
-    g = g / steps_of(known.config.local, n)
     counts = [whole_counts(rows * (p - one).numpy(), one.numpy(), rows) for one in g]
     return torch.tensor(np.stack([np.repeat(np.arange(known.classes), many) for many in counts]))

@@ -8,8 +8,8 @@ g       (classes,) gradient of the last bias            C, T   classes, targets
 ======  ==============================================  =====  ===============================================
 
 The mean of p is estimated by passing noise through the model that the client was sent. A class with a negative
-gradient is present in any case, so one row is always found. An update of several steps is divided by their number. A batch smaller than
-the client's rows is taken for all of them.
+gradient is present in any case, so one row is always found. Of an update of several steps g is the mean of their gradients, each at
+another model (`local_steps`), so counts are then only near. A batch smaller than the client's rows is taken for all of them.
 
 A target scores the share of its rows whose label is counted rightly: the counts said and held, their smaller one summed over classes. Its
 placebo is the same against other clients, so what all clients have in common is no leak. Few rows agree less with any guess than many,
@@ -20,7 +20,6 @@ Source: Wainakh et al., PoPETs 2022 (LLG).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +30,7 @@ from torch.func import functional_call
 
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.inversion import NEEDS_CLASSES, ROUNDS, loss_of, no_gradient, too_short
+from fedatlas.attacks.local_steps import steps_of
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.successor import FEWEST, WHO, Start, among, colluder, declared, nothing_before, start_of
 from fedatlas.attacks.view_attack import Arrays, Knowledge, Picture, Score, Truth, ViewAttack, leak_of, measured
@@ -44,6 +44,10 @@ from fedatlas.tree import Tree
 NAME = "label_inference"
 PICTURED = 24  # clients shown in the report
 NOISE = 1000  # rows of noise whose mean probabilities stand for those of the client's rows
+SEVERAL = (
+    "A client took up to {:,} local steps. Its update reveals the mean of their gradients, each at another model, so the counts are "
+    "approximate: the smaller the local rate, the nearer."
+)
 FIGURES = {"overlap": "share of rows whose label is counted rightly", "error": "mean absolute error of a class's count"}
 
 
@@ -100,30 +104,24 @@ def _unsuited(config: Any, role: ViewRole) -> str:
 
 
 def _answer(known: Knowledge, targets: int) -> Arrays:
-    """Return client (T,) and counts (T, C), which sum to the client's rows. ConfigError for a network that does not show labels."""
+    """Return client (T,), counts (T, C), which sum to the client's rows, and the most steps of a client (1,).
+
+    ConfigError for a network that does not show labels.
+    """
     if known.loss.name != "cross_entropy":
         raise ConfigError(f"attack '{NAME}' {NEEDS_CLASSES}")
     if not known.shape:
         raise ConfigError(f"attack '{NAME}' passes noise through the network, which this one, of words, cannot read.")
-    seen, local = known.gradients(targets), known.config.local
+    seen = known.gradients(targets)
     sizes = {int(k): n for k, n in known.told["sizes"].items()} | {-1: sum(known.told["sizes"].values())}
-    steps = {k: steps_of(local, n) for k, n in sizes.items() if k >= 0}
-    steps[-1] = sum(steps[k] * sizes[k] for k in steps) / sizes[-1]  # in the mean of a round, by rows
+    steps = max(steps_of(known.config.local, n) for k, n in sizes.items() if k >= 0)
     x = torch.randn((NOISE, *known.shape), generator=torch_stream(known.seed, "attack", NAME))
     g, p = last_gradients(known.network(known.seed), seen.params, seen.buffers, seen.gradients, known.classes, x)
-    g = g / torch.tensor([[steps[k]] for k in seen.clients], dtype=torch.float64)
     found = [
         whole_counts(sizes[k] * (p - one).numpy(), one.numpy(), sizes[k])
         for k, one in zip(seen.clients, g, strict=True)
     ]
-    return {"client": np.array(seen.clients), "counts": np.stack(found)}
-
-
-def steps_of(local: Any, rows: int) -> float:
-    """Return how many gradients a client's update with ``rows`` rows holds; momentum repeats each in later steps."""
-    steps = local.steps or local.epochs * math.ceil(rows / (local.batch_size or rows))
-    m: float = local.momentum
-    return math.fsum((1 - m ** (s + local.nesterov)) / (1 - m) for s in range(1, steps + 1))
+    return {"client": np.array(seen.clients), "counts": np.stack(found), "steps": np.array([steps])}
 
 
 def last_gradients(
@@ -170,8 +168,11 @@ def _score(truth: Truth, answer: Arrays, role: ViewRole, targets: int) -> Score:
         clients += [k for k, n in sorted(truth.sizes.items()) if n and k not in seen]
     held = np.stack([np.bincount(truth.rows(k).y.numpy(), minlength=truth.classes) for k in clients])
     if role.kind == "successor":
-        return scored_alone(answer["counts"][0], held, clients[0], truth.seed)
-    return scored(np.broadcast_to(answer["counts"], held.shape), held, clients, truth.seed)
+        score = scored_alone(answer["counts"][0], held, clients[0], truth.seed)
+    else:
+        score = scored(np.broadcast_to(answer["counts"], held.shape), held, clients, truth.seed)
+    steps = int(answer["steps"][0])
+    return score._replace(notes=[SEVERAL.format(steps)] if steps > 1 else [])
 
 
 def overlap(said: Floats, held: Floats) -> Floats:

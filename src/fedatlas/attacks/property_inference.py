@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from fedatlas.attacks.declaration import Declaration
 from fedatlas.attacks.forest import told_apart
 from fedatlas.attacks.inversion import NEEDS_CLASSES, loss_of
-from fedatlas.attacks.membership import AUXILIARY, CHANCE, SPLITS, scored, shuffled_spread
+from fedatlas.attacks.local_steps import parts_in
+from fedatlas.attacks.membership import AUXILIARY, CENTRAL, CHANCE, SPLITS, scored, shuffled_spread, smallest_shown
 from fedatlas.attacks.properties import Property
 from fedatlas.attacks.roles import ViewRole
 from fedatlas.attacks.shadow_models import Training, trained
@@ -51,8 +52,10 @@ ALIKE = (
     f"attack '{NAME}' by {{}} tells rounds apart, but here every round has the same clients: set fraction = 0.5 under [cohort] and "
     "rounds = 40."
 )
-
-
+POWERLESS = (
+    "The rows of {clients} clients can be shuffled in too few ways: {alike:.0%} of the placebo's games have the real truth or its "
+    "opposite, so not even a perfect attack would be told from chance. Use more clients."
+)
 Marked = Mapping[int, tuple[int, int]]
 """Client -> how many of its rows are those of the property, and how many it has."""
 
@@ -174,11 +177,15 @@ def marked(truth: Truth, groups: Sequence[Sequence[int]], sought: Sought) -> Mar
     return {k: (int(sought.what.marks(one.x, one.y, truth.inputs).sum()), one.n) for k, one in rows.items()}
 
 
+def shares(groups: Sequence[Sequence[int]], rows: Marked) -> Floats:
+    """Return (groups,): the share of a group's rows that are those of the property."""
+    sums = np.array([np.sum([rows[k] for k in group], axis=0) for group in groups])
+    return np.asarray(sums[:, 0] / sums[:, 1])
+
+
 def above(bound: float, groups: Sequence[Sequence[int]], rows: Marked) -> np.ndarray:
     """Return (groups,) bool: whether more than this share of a group's rows are those of the property."""
-    sums = np.array([np.sum([rows[k] for k in group], axis=0) for group in groups])
-    held: np.ndarray = sums[:, 0] / sums[:, 1] > bound
-    return held
+    return shares(groups, rows) > bound
 
 
 def shuffled(bound: float, groups: Sequence[Sequence[int]], rows: Marked, seed: int) -> Iterator[np.ndarray]:
@@ -192,6 +199,23 @@ def shuffled(bound: float, groups: Sequence[Sequence[int]], rows: Marked, seed: 
         held = above(bound, groups, dict(zip(rows, (rows[k] for k in order.tolist()), strict=True)))
         if held.any() and not held.all():
             yield held
+
+
+def game(held: np.ndarray, share: Floats, score: Floats, games: Sequence[np.ndarray], seed: int, clients: int) -> Score:
+    """Return the figures of scores (n,) whose truth is ``held`` (n,) against ``games``, truths (n,) with the rows shuffled among clients.
+
+    In a game with the same truth, or the opposite one, a score lies as far from 0.5 as in the real one. Where more than 5% of games are
+    such, no score can lie beyond 95% of them: chance then reaches 0.5, and a note says so. The ``smallest`` AUC is that beyond what
+    chance does with the ``share`` (n,) of rows as the score, which a perfect attack would find.
+    """
+    alike = float(np.mean([(one == held).all() or (one != held).all() for one in games])) if games else 1.0
+    powerless = alike > 1 - CENTRAL
+    found = scored(held, score, seed, CHANCE if powerless else shuffled_spread(score, games))
+    leak = found.leaks["auc"]
+    widest = max(leak["beyond"] or 0.0, shuffled_spread(share, games))
+    seen = smallest_shown(int(held.sum()), int((~held).sum()), widest)
+    notes = [POWERLESS.format(clients=clients, alike=alike)] if powerless else []
+    return found._replace(leaks={"auc": {**leak, "smallest": seen}}, notes=notes)
 
 
 def _files(truth: Truth, sought: Sought) -> Files:
@@ -310,15 +334,13 @@ def local_training(local: Any, n: int) -> tuple[int, Training]:
     used = n if local.steps is None else min(n, local.steps * batch)
     passes = local.epochs if local.steps is None else max(1, round(local.steps * batch / used))
     adam = local.optimizer == "adam"
-    return used, Training(local.lr, batch, passes, local.momentum, local.weight_decay, adam)
+    return used, Training(local.lr, batch, passes, local.momentum, local.weight_decay, adam, local.nesterov)
 
 
 def change(before: nn.Module, after: nn.Module, local: Any) -> Tree:
-    """Return an update as a view shows it: (w - w') / lr without the weight decay."""
-    end: Mapping[str, Tensor] = dict(after.named_parameters())
-    return Tree(
-        {name: ((w - end[name]) / local.lr - local.weight_decay * w).detach() for name, w in before.named_parameters()}
-    )
+    """Return an update as `Knowledge.rounds` yields it: read as that of one step."""
+    start, end = (Tree({name: w.detach() for name, w in one.named_parameters()}) for one in (before, after))
+    return parts_in(local, local.lr).gradient((1 / local.lr) * (start - end), start)
 
 
 def pooled(updates: Tree, place: int | None = None, inputs: int = 0) -> Floats:
@@ -347,12 +369,13 @@ def _score(truth: Truth, answer: Arrays, sought: Sought, role: ViewRole) -> Scor
     held = holders(truth, groups, sought, thing)
     bound = sought.bound(truth.classes, sought.what.marks(*auxiliary(truth), truth.inputs).numpy())
     score = answer["score"][keep].astype(np.float64)
-    games = shuffled(bound, groups, marked(truth, groups, sought), truth.seed)
-    found = scored(held, score, truth.seed, shuffled_spread(score, games))
+    rows = marked(truth, groups, sought)
+    games = [*shuffled(bound, groups, rows, truth.seed)]
+    found = game(held, shares(groups, rows), score, games, truth.seed, len(rows))
     auc = found.metrics["auc"]
     ends = np.array([auc[key] for key in ENDS], np.float64)
     arrays = {thing: answer[thing][keep], **found.arrays, "auc": ends}
-    return Score({"auc": auc}, {"auc": found.leaks["auc"]}, len(held), arrays)
+    return Score({"auc": auc}, found.leaks, len(held), arrays, found.notes)
 
 
 def _pictures(arrays: Arrays) -> list[Picture]:

@@ -29,12 +29,14 @@ class Training(NamedTuple):
     momentum: float = 0.0
     weight_decay: float = 0.0
     adam: bool = False
+    nesterov: bool = False
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a model."""
         if self.adam:
             return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        return torch.optim.SGD(model.parameters(), lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        more = {"momentum": self.momentum, "weight_decay": self.weight_decay, "nesterov": self.nesterov}
+        return torch.optim.SGD(model.parameters(), lr=self.lr, **more)  # type: ignore[arg-type]
 
 
 def federated(config: Any, sizes: Sequence[int], rows: int, epochs: int | None = None) -> Training:
@@ -51,6 +53,7 @@ def federated(config: Any, sizes: Sequence[int], rows: int, epochs: int | None =
     share = min(cohort, 1.0) * batch / many
     passes = epochs or max(1, round(config.rounds * steps * share))
     more = {"momentum": local.momentum, "weight_decay": local.weight_decay, "adam": local.optimizer == "adam"}
+    more["nesterov"] = local.nesterov
     return Training(local.lr, max(1, round(share * rows)), passes, **more)
 
 

@@ -31,7 +31,7 @@ SHADOWS = "shadows"
 
 
 class ViewGradients(NamedTuple):
-    """The gradients that a view reveals of the first round, and the model at which they were taken."""
+    """The gradients that a view reveals of the first round, and the model at which the first step took them (`local_steps`)."""
 
     clients: tuple[int, ...]  # the client of each; a mean of all clients is one entry, -1
     gradients: Tree  # (T, ...)

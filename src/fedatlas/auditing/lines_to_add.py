@@ -6,11 +6,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedatlas.attacks import VIEW_ATTACKS
 from fedatlas.attacks.view_attack import ViewAttack
 from fedatlas.auditing.verdict import UntriedAttack
 from fedatlas.config import parse
 from fedatlas.errors import ConfigError, DataError
 from fedatlas.files import OWN_FILES
+from fedatlas.leakage.knowledge import no_classes
 from fedatlas.setup.assembly import set_up
 from fedatlas.setup.checked import Checked
 from fedatlas.setup.refusals import checked
@@ -68,16 +70,21 @@ def fitting(untried: Iterable[UntriedAttack], whole: Checked) -> list[UntriedAtt
     """
     out, kept = list[UntriedAttack](), list[str]()
     for one in untried:
-        why = misfit(joined([*kept, one.add]), whole) if one.add and one.add not in kept else ""
+        why = misfit(joined([*kept, one.add]), whole, one.attack) if one.add and one.add not in kept else ""
         kept += [one.add] if one.add and not why else []
         out.append(UntriedAttack(one.attack, f"these rows do not suit it: {why}") if why else one)
     return out
 
 
-def misfit(lines: str, whole: Checked) -> str:
-    """Return why an experiment with these lines would be refused before round 1; "" if it would not, or without its data."""
+def misfit(lines: str, whole: Checked, attack: str = "") -> str:
+    """Return why an experiment with these lines would be refused before round 1; "" if it would not, or without its data.
+
+    ``attack``: the attack that they are for, which may be refused by its rows all the same.
+    """
     try:
         setup = set_up(checked(parse(merged(whole.config.plain(), tomllib.loads(lines))), whole.module))
+        if attack in VIEW_ATTACKS and (why := no_classes(setup.dataset.task)):
+            return why
         truth = truth_of(setup)
         for made in view_attacks_of(setup.config).values():
             made.draws(truth)

@@ -43,6 +43,7 @@ from fedatlas.wire.messages import (
     WatchRun,
     read,
 )
+from fedatlas.wording import capital
 
 if TYPE_CHECKING:
     from fedatlas.deployment.nodes import Nodes
@@ -237,7 +238,7 @@ class Server:
                 if isinstance(event, StatusEvent) and event.status in OVER:
                     return
             if paused != (paused := self.paused) and paused and SubmittedRun(run.folder).state.status == "running":
-                yield NoticeEvent(f"{paused[0].upper()}{paused[1:]}.", time.time(), max(sent, after))
+                yield NoticeEvent(f"{capital(paused)}.", time.time(), max(sent, after))
             if time.monotonic() - quiet > 1.0:
                 quiet = time.monotonic()
                 yield NoEvent()

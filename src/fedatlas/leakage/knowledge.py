@@ -42,9 +42,14 @@ def common_knowledge(folder: Path) -> Common:
         raise ConfigError(
             "attacks need a single network named in the file: [[models]] and a custom network are refused."
         )
-    if done.task != "classes":
-        raise ConfigError(f"attacks support only classes, but this run predicts {done.task}.")
+    if why := no_classes(done.task):
+        raise ConfigError(why)
     return Common(config, done, make_loss(config.model.loss, done.task, len(done.class_names)))
+
+
+def no_classes(task: str) -> str:
+    """Return why no attack on a view applies to a run that predicts something else than classes; "" if it predicts them."""
+    return "" if task == "classes" else f"attacks support only classes, but this run predicts {task}."
 
 
 def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
@@ -69,7 +74,7 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
         classes=len(done.class_names),
         network=network,
         box=lambda: pixel_range(done, config.data.name),
-        gradients=lambda targets: gradients_of(folder, attack, config, targets),
+        gradients=lambda targets: gradients_of(folder, attack, config, targets, told),
         model=lambda: newest_model(folder, attack),
         arrays=RunFolder(folder).arrays,
         told=told,
@@ -81,10 +86,14 @@ def read_knowledge(folder: Path, attack: ViewAttack, seed: int) -> Knowledge:
     )
 
 
-def gradients_of(folder: Path, attack: ViewAttack, config: ExperimentConfig, targets: int) -> ViewGradients:
-    """Return the gradients in the views of the attack's roles."""
+def gradients_of(
+    folder: Path, attack: ViewAttack, config: ExperimentConfig, targets: int, told: Mapping[str, Any]
+) -> ViewGradients:
+    """Return the gradients in the views of the attack's roles; ``told``: further knowledge, which may be the rows of each client."""
     beside = None if attack.beside is None else RoleView(folder, attack.beside)
-    return read_gradients(RoleView(folder, attack.role), config, targets, beside)
+    sizes = told.get("sizes")
+    rows = {int(k): n for k, n in sizes.items()} if isinstance(sizes, Mapping) else None
+    return read_gradients(RoleView(folder, attack.role), config, targets, beside, rows=rows)
 
 
 def models_told(view: RoleView, most: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:

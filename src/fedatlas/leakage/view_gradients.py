@@ -1,19 +1,21 @@
 """From a view of the first round to the gradients that it reveals (A8, A10).
 
-A server sees each update: ``(w - w_k) / lr`` is the gradient of the single row of client k. A masked update consists of ring elements,
-which are read as if there were no mask. A client or an outsider sees two global models, whose difference gives the mean gradient. A
-successor in a chain sees one client's model, and takes another for the one that it began with (`handed_models`).
+A server sees each update: from ``(w - w_k) / lr`` follows the gradient of client k's step, or the mean of its steps' (`local_steps`).
+A masked update consists of ring elements, which are read as if there were no mask. A client or an outsider sees two global models, whose
+difference gives the mean gradient. A successor in a chain sees one client's model, and takes another for the one that it began with
+(`handed_models`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedatlas.attacks.local_steps import parts_in
 from fedatlas.attacks.view_attack import ViewGradients
 from fedatlas.config import ExperimentConfig
 from fedatlas.errors import ConfigError
@@ -27,26 +29,34 @@ from fedatlas.transforms.change import decoded, unseal
 from fedatlas.tree import Tree, stack
 
 HIDDEN = ("masked", "share")  # of an update whose words are under masks, or are one of two shares
+Rows = Mapping[int, int]
+"""Client -> its rows."""
 ROUND = 1  # the round whose gradients are taken at the initial model
 
 
 def read_gradients(
-    view: RoleView, config: ExperimentConfig, targets: int, beside: RoleView | None = None, number: int = ROUND
+    view: RoleView,
+    config: ExperimentConfig,
+    targets: int,
+    beside: RoleView | None = None,
+    number: int = ROUND,
+    rows: Rows | None = None,
 ) -> ViewGradients:
     """Return the gradients of a round in the view, of at most ``targets`` clients; 0 = all. ConfigError if it has none.
 
+    ``rows``: those of each client, from which its steps follow; an update of a client without them is read as that of one step.
     Of a successor: the gradient behind the first model that its view can compare with an earlier one; ``beside``: its predecessor's view.
     """
     if view.role.kind == "successor":
         hop = last_received(view) if beside is None else truly_begun(view, beside)
-        change = _gradient(hop.before, hop.after, hop.lr or config.local.lr, config)
+        change = _gradient(hop.before, hop.after, hop.lr or config.local.lr, config, rows_of(rows, hop.client))
         return ViewGradients((hop.client,), stack([change]), hop.before, hop.buffers)
     if view.role.kind == "server":
-        return _of_updates(list(view.frames(number)), config, targets, number)
+        return _of_updates(list(view.frames(number)), config, targets, number, rows)
     outside = view.role.kind == "outsider"  # it sees what a round made, a client what a round begins with
     first = number - 1 if outside else number
     before, after = _told(view, first), _told(view, first + 1)
-    change = _gradient(before, after, config.local.lr, config)
+    change = _gradient(before, after, config.local.lr, config, [*(rows or {}).values()], server_rate(config))
     return ViewGradients((-1,), stack([change]), before, Tree())
 
 
@@ -62,8 +72,9 @@ def read_rounds(
 ) -> Iterator[tuple[int, ViewGradients]]:
     """Yield (round, its gradients) for each round up to ``last`` (0 = the end) whose gradients the view reveals, with the model then.
 
-    A server sees each update. A client or an outsider sees the mean of a round: the step between two models over the server's rate. A
-    client takes its own part from it; ``own``: its rows. ``told``: the rounds that it is told about. ConfigError for a view of none.
+    A server sees each update, read as that of one step. A client or an outsider sees the mean of a round: the step between two models over
+    the server's rate. A client takes its own part from it; ``own``: its rows. ``told``: the rounds that it is told about. ConfigError for
+    a view of none.
     """
     within = [number for number in view.rounds if number >= ROUND and (not last or number <= last)]
     if view.role.kind == "server":
@@ -80,7 +91,7 @@ def read_rounds(
         )
     for number in usable:
         seen = read_gradients(view, config, 0, number=number)
-        mean = (1 / server_rate(config)) * seen.gradients
+        mean = seen.gradients
         if view.role.kind == "client" and number in told:
             mean = _without_own(view, config, mean, number, told[number], own)
         yield number, seen._replace(gradients=mean)
@@ -116,7 +127,11 @@ def _model(view: RoleView, number: int) -> Tree | None:
 
 
 def _of_updates(
-    frames: Iterable[ViewFrame], config: ExperimentConfig, targets: int, number: int = ROUND
+    frames: Iterable[ViewFrame],
+    config: ExperimentConfig,
+    targets: int,
+    number: int = ROUND,
+    rows: Rows | None = None,
 ) -> ViewGradients:
     """Return the gradient behind each update that was sent up."""
     told: dict[int, ViewFrame] = {}
@@ -147,7 +162,8 @@ def _of_updates(
         if not isinstance(update.get("model"), Tree):
             raise ConfigError("the view holds encrypted updates: only masked and plain ones can be attacked.")
         after = update["model"] + start if changes else update["model"]
-        found.append((frame.client, _gradient(start, after, lr or config.local.lr, config)))
+        gradient = _gradient(start, after, lr or config.local.lr, config, rows_of(rows, frame.client))
+        found.append((frame.client, gradient))
     if not found:
         raise ConfigError(
             f"the view of 'server' holds no update of round {number}: give rounds = [{number}, {number}] under [observe]."
@@ -156,10 +172,23 @@ def _of_updates(
     return ViewGradients(clients, stack(each), Tree(first["model"]), Tree(first.get("buffers") or {}))
 
 
-def _gradient(before: Tree, after: Mapping[str, Tensor], lr: float, config: ExperimentConfig) -> Tree:
-    """Return (w - w') / lr without the weight decay: the gradient of one step."""
-    decay = config.local.weight_decay
-    return before.map(lambda w, v: ((w.double() - v.double()) / lr - decay * w.double()).float(), after)
+def rows_of(rows: Rows | None, client: int) -> list[int]:
+    """Return the rows of a client as a list, empty if they are not known."""
+    return [rows[client]] if rows is not None and client in rows else []
+
+
+def _gradient(
+    before: Tree,
+    after: Mapping[str, Tensor],
+    lr: float,
+    config: ExperimentConfig,
+    rows: Sequence[int] = (),
+    server_lr: float = 1.0,
+) -> Tree:
+    """Return the gradient of one step, or the mean over the steps of clients with so many ``rows`` each."""
+    start = before.map(lambda w: w.double())
+    change = start.map(lambda w, v: (w - v.double()) / (lr * server_lr), after)
+    return parts_in(config.local, lr, rows).gradient(change, start).map(lambda g: g.float())
 
 
 def read_masked(hidden: Mapping[str, Tensor], form: Mapping[str, Any], like: Tree) -> Tree:

@@ -161,6 +161,13 @@ FEW_CLASSES: Row = {
 """Clients that hold two or three of the ten classes."""
 DRAWING: Row = {"target": "absent", "steps": 100, "selections": 3, "generators": 3, "pictures": 200}
 """A small GAN attack."""
+LURED: Row = {
+    **FEW_CLASSES,
+    "rounds": 3,
+    "model": {"name": "mlp", "hidden": [32], "loss": {"name": "cross_entropy", "fake": True}},
+    "attack": [{"name": "gan_active", "clients": [0], "target": 0, "steps": 20}],
+}
+"""The same with a client that trains on what it draws, as class fake, over few rounds. With each seed it lacks class 0."""
 
 
 class ViewCells(NamedTuple):
@@ -196,6 +203,12 @@ VIEWS: Mapping[str, ViewCells] = {
     "inverting_gradients_received_before": HANDED({"iterations": 300, "start": "last"}, name="inverting_gradients"),
     "membership_handed_on": ViewCells({}, MANY_ROWS, "AUC above the placebo's", observer=SUCCESSOR, name="membership"),
     "gan": PSNR(DRAWING, tables=FEW_CLASSES, observer="client:0"),
+    "gan_active": PSNR(
+        {**DRAWING, "mode": "hitaj", "target": 0, "steps": 20, "selections": 0},
+        tables=LURED,
+        observer="client:0",
+        name="gan",
+    ),
 }
 """Those of a successor in a chain: with the true start, and with the model that it received before."""
 
@@ -210,7 +223,8 @@ NOTES = (
     "Optimal: their factor is searched against the rule in every round.",
     "Under inverting_gradients_epoch clients take two steps, each on one row; under the other inversions one step on one row.",
     "Of inverting_gradients, dlg and idlg it is by how many dB the pictures are better than the placebo's, of membership by how much the",
-    "AUC is, as of property, of gan by how many dB pictures of a class that client 0 lacks are nearer to rows of it than the placebo's,",
+    "AUC is, as of property, of gan by how many dB pictures of a class that client 0 lacks are nearer to rows of it than the placebo's",
+    "(under gan_active it also trains on them as class fake, over 3 rounds),",
     "and of label_inference by how much the share of rows is whose label is counted rightly,",
     "with whose view is attacked: the server's, or an outsider's where the server is trusted, and of membership always.",
     "A successor has the model that client 0 handed on in a chain, and the one that client 0 began with (handed_on), or the one that it",

@@ -65,7 +65,7 @@ def result_blocks(subject: Subject) -> list[Block]:
     hidden = words.hidden if s["protected"] else f"This was a simulation in the clear: {words.clear}"
     names = " and ".join(one["name"] for one in s["parties"])
     first = (
-        f"{names} have {s['align']['rows']:,} rows in common. {s['model'].capitalize()} of their columns, made in "
+        f"{names} have {s['align']['rows']:,} rows in common. {capital(s['model'])} of their columns, made in "
         f"{count(s['rounds'], 'round')}, predict '{s['data_facts']['label']}' on {s['rows']['test']:,} test rows not used for training."
     )
     out: list[Block] = [lead(first), cards(subject), Text(hidden, tone="" if s["protected"] else "notice")]

@@ -8,7 +8,7 @@ from fedatlas.metrics.metric import METRICS
 from fedatlas.reporting.blocks import NARROW, Block, Figure, Figures, Text, lead
 from fedatlas.reporting.drawing.charts import Axis, Point, Series, lines
 from fedatlas.reporting.entries import Subject
-from fedatlas.wording import count, csv_text, listed, tick
+from fedatlas.wording import capital, count, csv_text, listed, tick
 
 CHANGES = {
     "feature": "the inputs of {}' rows were turned",
@@ -42,7 +42,7 @@ def _seen(name: str, alarms: list[int], at: int) -> str:
     since, early = [n for n in alarms if n >= at], [str(n) for n in alarms if n < at]
     found = f"{name} raised an alarm in round {since[0]}." if since else f"{name} raised no alarm after the drift."
     false = f" Before it, round {listed(early)} was a false alarm." if early else ""
-    return found[0].upper() + found[1:] + false
+    return capital(found) + false
 
 
 def _curve(subject: Subject, key: str, words: str, at: int) -> Figure:
