@@ -248,7 +248,6 @@ class FastRunner:
         turns = self.turns(bench, sort, ready) if own else None
         params = local_copy(ready.params) if turns is None else turns.params
         memory = fresh_memory(bench.local.optimizer, params) if turns is None else turns.memory
-        buffers = buffers if turns is None else turns.buffers
         bound: dict[int, Step] = {}
         bench.network.module.train()
         # once, not per batch: entering it costs as much as a small product
@@ -273,7 +272,7 @@ class FastRunner:
             if watch is not None:
                 params, buffers = watch.kept(params, buffers)
         if turns is not None:
-            params, buffers = params.map(torch.Tensor.clone), buffers.map(torch.Tensor.clone)
+            params = params.map(torch.Tensor.clone)
         return params.map(lambda x: x.detach().contiguous()), buffers, steps, examples, loss_sum
 
     def turns(self, bench: Bench, sort: str, ready: Prepared) -> Replays | None:
@@ -282,8 +281,8 @@ class FastRunner:
         if bench.device.type != "cuda" or SHAPED in sort or not programs or not all(map(replayable, programs)):
             return None
         if sort not in self.replays:
-            self.replays[sort] = Replays(programs[0], ready.params, ready.buffers)
-        self.replays[sort].begin(ready.params, ready.buffers)
+            self.replays[sort] = Replays(programs[0], ready.params)
+        self.replays[sort].begin(ready.params)
         return self.replays[sort]
 
 

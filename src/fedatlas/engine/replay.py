@@ -18,9 +18,11 @@ from fedatlas.engine.optim import Memory
 from fedatlas.engine.program import StepProgram
 from fedatlas.engine.step import Inputs, batch_arguments, fresh_memory, leaves, local_copy
 from fedatlas.engine.tuned import Step
-from fedatlas.tree import Tensors, Tree
+from fedatlas.tree import Tensors
 
 WARM = 3  # runs before a recording: libraries choose kernels and take workspace in the first ones
+KEPT = 4  # recorded steps of one sort of job: sizes of batches, and rates that follow a schedule
+COMMON = frozenset({"inputs/lr", "inputs/weight_decay"})  # numbers that all clients of a round share
 
 
 class Recorded:
@@ -40,30 +42,28 @@ class Recorded:
 class Replays:
     """The tensors that clients of one sort of job take turns with, and the steps recorded on them, by batch size."""
 
-    def __init__(self, program: StepProgram, params: Tensors, buffers: Tree) -> None:
+    def __init__(self, program: StepProgram, params: Tensors) -> None:
         self.params = local_copy(params)
         self.memory: Memory = fresh_memory(program.optimizer, self.params)
-        with torch.inference_mode(mode=False):
-            self.buffers = buffers.map(torch.Tensor.clone)
         self.steps: dict[Any, Step] = {}
 
-    def begin(self, params: Tensors, buffers: Tensors) -> None:
+    def begin(self, params: Tensors) -> None:
         """Take a client's start."""
-        self.write({**leaves_of(params, buffers), **{path: torch.zeros_like(x) for path, x in self.moving().items()}})
+        self.write({**params, **{path: torch.zeros_like(x) for path, x in self.moving().items()}})
 
     def moving(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors by path."""
         return {path: x for path, x in leaves(self.memory._asdict(), "memory") if isinstance(x, Tensor) and x.dim()}
 
-    def write(self, values: dict[str, Tensor]) -> None:
-        """Write parameters, buffers and the optimizer's tensors in place."""
+    def write(self, values: Tensors) -> None:
+        """Write parameters and the optimizer's tensors in place."""
         with torch.no_grad():
             for path, place in self.places().items():
                 place.copy_(values[path])
 
     def places(self) -> dict[str, Tensor]:
         """Return all tensors that steps change, by path."""
-        return {**leaves_of(self.params, self.buffers), **self.moving()}
+        return {**self.params, **self.moving()}
 
     def step(self, program: StepProgram, inputs: Inputs, batch: Batch) -> Step:
         """Return the recorded step for batches of this shape and these constants; it is recorded if it is new.
@@ -75,13 +75,15 @@ class Replays:
         key = numbers, tuple(x.shape for x in arguments)
         if key not in self.steps:
             self.steps[key] = self.record(program, inputs, arguments)
+            if len(self.steps) > KEPT:
+                del self.steps[next(iter(self.steps))]
         return self.steps[key]
 
     def record(self, program: StepProgram, inputs: Inputs, given: Sequence[Tensor]) -> Step:
         """Record a step, and leave all tensors as they were."""
         before = {path: x.clone() for path, x in self.places().items()}
         arguments = tuple(x.clone() for x in given)
-        step = program.bind(self.params, self.memory, inputs, self.buffers)
+        step = program.bind(self.params, self.memory, inputs)
         beside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
@@ -98,15 +100,10 @@ class Replays:
         return Recorded(step, graph, arguments, loss)
 
 
-def leaves_of(params: Tensors, buffers: Tensors) -> dict[str, Tensor]:
-    """Return a client's tensors by path."""
-    return dict(leaves({"params": params, "buffers": buffers}))
-
-
 def replayable(program: StepProgram) -> bool:
-    """Return whether a step may be recorded for all clients: beside what it changes it reads only its batch and numbers.
+    """Return whether a step may be recorded for all clients: it reads what it changes, its batch, and numbers that all share.
 
     What it makes of a client's own tensors when it is bound would be that of the first client. Adam counts its steps on the processor.
     """
-    own = [shape for path, (shape, _) in program.emitted.reads.items() if path.startswith("inputs/")]
-    return program.optimizer.name == "sgd" and not any(own)
+    own = {path for path in program.emitted.reads if path.startswith(("inputs/", "buffers/"))}
+    return program.optimizer.name == "sgd" and own <= COMMON
