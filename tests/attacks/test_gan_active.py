@@ -172,7 +172,9 @@ def test_a_class_that_others_hold_leaks_and_one_of_nobody_does_not(held: bool) -
     rows, (low, high) = truth.rows(0), truth.box()
     x, y = (rows.x - low) / (high - low), rows.y
     known = Rows(x, y) if held else Rows(x[y != 3], y[y != 3])
-    one = GanAttacker(network(3), network(4), x[y == 5], UNIT, GanPlan(3, False, 60, 0, 2, 100, "hitaj"), 1)
+    one = GanAttacker(
+        network(3), lambda pair: network(4 + pair), x[y == 5], UNIT, GanPlan(3, False, 60, 0, 2, 100, "hitaj"), 1
+    )
     for _ in range(2):
         one.told(trained(network(3), known.x, known.y, Training(0.1, 16, 6), stream()).state_dict(), 3)
         drawn = one.drawn()
