@@ -221,6 +221,15 @@ def test_other_attacks_and_algorithms_are_refused_under_the_class_fake(tmp_path:
         done(tmp_path / "run", {"name": "gan", "mode": "hitaj"})
 
 
+def test_an_attacker_draws_its_own_batches_under_a_mechanism_that_samples_rows(tmp_path: Path) -> None:
+    """It skips the mechanism: the names of the mechanism's values mean nothing to a plain step."""
+    noisy = [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0, "noise": "seed"}]
+    for attack in (hostile(), {"name": "property_head", "clients": [0], "classes": [3]}):
+        plain = {} if attack["name"] == "gan_active" else {"model": {"hidden": [16]}}
+        path = done(tmp_path / attack["name"], attack, privacy=noisy, **plain)
+        assert len((path / "metrics.jsonl").read_text().splitlines()) == 4
+
+
 class ByHand:
     """The attacker of `hostile` in plain torch: a DCGAN of pictures of 8 x 8, trained on through the rounds."""
 
