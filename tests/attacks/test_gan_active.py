@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 
 from fedatlas import Experiment, resume, run
@@ -172,7 +174,9 @@ def test_a_class_that_others_hold_leaks_and_one_of_nobody_does_not(held: bool) -
     rows, (low, high) = truth.rows(0), truth.box()
     x, y = (rows.x - low) / (high - low), rows.y
     known = Rows(x, y) if held else Rows(x[y != 3], y[y != 3])
-    one = GanAttacker(network(3), network(4), x[y == 5], UNIT, GanPlan(3, False, 60, 0, 2, 100, "hitaj"), 1)
+    one = GanAttacker(
+        network(3), lambda pair: network(4 + pair), x[y == 5], UNIT, GanPlan(3, False, 60, 0, 2, 100, "hitaj"), 1
+    )
     for _ in range(2):
         one.told(trained(network(3), known.x, known.y, Training(0.1, 16, 6), stream()).state_dict(), 3)
         drawn = one.drawn()
@@ -215,3 +219,75 @@ def test_other_attacks_and_algorithms_are_refused_under_the_class_fake(tmp_path:
         done(tmp_path / "run", algorithm={"name": "scaffold"})
     with pytest.raises(ConfigError, match="mode = 'hitaj' needs a target"):
         done(tmp_path / "run", {"name": "gan", "mode": "hitaj"})
+
+
+def test_an_attacker_draws_its_own_batches_under_a_mechanism_that_samples_rows(tmp_path: Path) -> None:
+    """It skips the mechanism: the names of the mechanism's values mean nothing to a plain step."""
+    noisy = [{"name": "dp_sgd", "clip": 1.0, "noise_multiplier": 1.0, "noise": "seed"}]
+    for attack in (hostile(), {"name": "property_head", "clients": [0], "classes": [3]}):
+        plain = {} if attack["name"] == "gan_active" else {"model": {"hidden": [16]}}
+        path = done(tmp_path / attack["name"], attack, privacy=noisy, **plain)
+        assert len((path / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+class ByHand:
+    """The attacker of `hostile` in plain torch: a DCGAN of pictures of 8 x 8, trained on through the rounds."""
+
+    def __init__(self, seed: int, low: torch.Tensor, high: torch.Tensor) -> None:
+        self.stream, self.low, self.high = torch_stream(seed, "attack", "gan", 0), low, high
+        first, last = nn.ConvTranspose2d(100, 128, 4, bias=False), nn.ConvTranspose2d(128, 1, 4, 2, 1, bias=False)
+        self.net = nn.Sequential(first, norm := nn.BatchNorm2d(128), nn.ReLU(), last, nn.Tanh())
+        for layer, mean in ((first, 0.0), (norm, 1.0), (last, 0.0)):
+            with torch.no_grad():
+                layer.weight.copy_(mean + 0.02 * torch.randn(layer.weight.shape, generator=self.stream))
+        self.adam = torch.optim.Adam(self.net.parameters(), 2e-4, betas=(0.5, 0.999))
+
+    def drawn(self, weights: list[torch.Tensor], steps: int, target: int, z: torch.Tensor) -> torch.Tensor:
+        """Train to be taken for the target, and return the pictures of ``z`` as the network reads them."""
+        for _ in range(steps):
+            x = self.pixels(torch.randn((64, 100), generator=self.stream))
+            self.adam.zero_grad()
+            F.cross_entropy(mlp(weights, x), torch.full((64,), target)).backward()
+            self.adam.step()
+        with torch.no_grad():
+            found = self.pixels(z) if self.net.eval() else z
+        self.net.train()
+        return found
+
+    def pixels(self, z: torch.Tensor) -> torch.Tensor:
+        return self.low + (self.net(z[:, :, None, None]) + 1) / 2 * (self.high - self.low)
+
+
+def mlp(weights: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.relu(F.linear(x.flatten(1), *weights[:2])), *weights[2:])
+
+
+def test_a_federation_with_an_attacker_equals_one_computed_by_hand(tmp_path: Path) -> None:
+    whole, epochs, steps, added, lr = {"batch_size": 0, "epochs": 2, "lr": 0.1}, 2, 4, 8, 0.1
+    target = lacking(local=whole)
+    path = done(tmp_path / "run", hostile(target=target), local=whole)
+    setup = set_up(checked(parse({**TABLES, "local": whole})))
+    attacker = ByHand(setup.seed, *pixel_range(setup.held.preprocess, "digits"))
+    clients = [setup.rows(k) for k in range(5)]
+    told = [w.clone() for w in setup.first.params.values()]
+    for number in (1, 2, 3):
+        sent = []
+        for k, (x, y, *_) in enumerate(clients):
+            if k == 0:
+                stream = torch_stream(setup.seed, "attack", number, 0, "train", 0)
+                z = torch.randn((added, 100), generator=stream)
+                x = torch.cat([x, attacker.drawn(told, steps, target, z)])
+                y = torch.cat([y, torch.full((added,), 10)])
+            own = [w.clone().requires_grad_() for w in told]
+            for _ in range(epochs):
+                grads = torch.autograd.grad(F.cross_entropy(mlp(own, x), y), own)
+                own = [(w - lr * g).detach().requires_grad_() for w, g in zip(own, grads, strict=True)]
+            sent.append([w.detach() for w in own])
+        share = torch.tensor([float(len(rows.y)) for rows in clients])
+        told = [sum(a * w for a, w in zip(share / share.sum(), each, strict=True)) for each in zip(*sent, strict=True)]
+    found = load_file(path / "model.safetensors")
+    assert all(
+        torch.allclose(w, found[name], rtol=0, atol=1e-5) for w, name in zip(told, setup.first.params, strict=True)
+    )
+    honest = load_file(done(tmp_path / "honest", local=whole) / "model.safetensors")
+    assert max(float((w - honest[name]).abs().max()) for name, w in found.items()) > 1e-3

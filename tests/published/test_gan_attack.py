@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from fedatlas import Experiment, run
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.published import reproduction
 from fedatlas.published.gates import PartRuns
-from fedatlas.published.t6_gan import MODES, compared, gan_attack, order, same_round
+from fedatlas.published.t6_gan import MODES, accuracies, compared, gan_attack, order, same_round
+from fedatlas.record.observed import RoleView
+from fedatlas.record.run_folder import RunFolder
 
 
 def rows(accuracy: list[float], fid: list[float]) -> list[dict[str, float]]:
@@ -54,6 +58,27 @@ def test_the_parts_are_both_algorithms_in_both_modes_with_three_seeds() -> None:
     assert all(
         (part.tables["attack"]["steps"], part.tables["attack"]["selections"]) == (300, 10) for part in made.parts
     )
+
+
+def test_the_accuracy_is_that_of_the_model_that_the_attacker_was_sent(tmp_path: Path) -> None:
+    """First in its chain it begins with the server's model, else with its predecessor's; the set-up's model does not count."""
+    tables = {
+        "rounds": 3,
+        "seed": 1,
+        "data": {"name": "digits", "limit": 400},
+        "partition": {"name": "iid", "clients": 4},
+        "model": {"hidden": [16]},
+        "local": {"epochs": 1, "batch_size": 16, "lr": 0.05},
+        "algorithm": {"name": "fedseq", "group_size": 2},
+        "observe": {"roles": ["client:0"], "rounds": [0, 0]},
+    }
+    found = RunFolder.open(run(Experiment.of(**tables), out=tmp_path / "run", baselines=False).path)
+    accuracy, before = accuracies(found), {row["round"] + 1: row["accuracy"] for row in found.rows()}
+    view = RoleView(found.path, ViewRole.parse("client:0", "role"))
+    first = {n for n in view.rounds if n and next(iter(view.frames(n))).direction == "down"}
+    assert list(accuracy) == [1, 2, 3]
+    assert 0 < len(first) < 3
+    assert {number for number, value in accuracy.items() if value == before[number]} == first
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ each round in which it was sent a model it trains on for some steps, with its ow
 
 The placebo is the class of nobody: the same training, with the same random numbers, for a further class whose output is that of a
 network nobody trained. Without a target, the placebo is trained against such a network in place of the federation's. Several pairs of
-generators are trained, since two generators of one kind differ by chance: a leak is claimed over pairs.
+generators are trained, since two generators of one kind differ by chance, each placebo with a network of its own, since networks that
+know nothing differ by chance, too. A leak is claimed over pairs, and only beyond what one more such network would give.
 
 role: the role whose view is attacked: "client:3".
 
@@ -15,7 +16,7 @@ Source: Hitaj, Ateniese, Perez-Cruz, CCS 2017, in the passive form of the seed's
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -174,9 +175,17 @@ class GanAttacker:
     """The attacker with its generators, which stay over the rounds: told the models as they come, or afterwards."""
 
     def __init__(
-        self, network: nn.Module, nobody: nn.Module, own: Tensor, box: tuple[Tensor, Tensor], how: GanPlan, seed: int
+        self,
+        network: nn.Module,
+        nobody: Callable[[int], nn.Module],
+        own: Tensor,
+        box: tuple[Tensor, Tensor],
+        how: GanPlan,
+        seed: int,
     ) -> None:
-        self.network, self.nobody, self.own, self.how = network, nobody.requires_grad_(False), own, how
+        """``nobody``: pair -> a network that nobody trained, for its placebo."""
+        self.network, self.own, self.how = network, own, how
+        self.nobody = [nobody(i).requires_grad_(False) for i in range(how.generators)]
         shape = tuple(own.shape[1:])
         streams = [(i, torch_stream(seed, "attack", NAME, i)) for i in range(how.generators) for _ in KINDS]
         made = [Drawer(shape, box, stream) for _, stream in streams]
@@ -195,14 +204,14 @@ class GanAttacker:
         told.requires_grad_(False)
         alone = target < 0
         sought = None if alone else Sought((told,), target)
-        nobody = None if alone else Sought((told, _First(self.nobody)), -1)
-        for real, placebo in self.pairs:
+        for (real, placebo), other in zip(self.pairs, self.nobody, strict=True):
+            nobody = None if alone else Sought((told, _First(other)), -1)
             if self.how.mode == "hitaj" and sought is not None and nobody is not None:
                 real.seek(sought, self.how.steps)
                 placebo.seek(nobody, self.how.steps)
                 continue
             real.train(told, self.own, self.how.steps, head_only=self.how.head_only, sought=sought)
-            against = self.nobody if alone else told
+            against = other if alone else told
             placebo.train(against, self.own, self.how.steps, head_only=self.how.head_only, sought=nobody)
 
     def drawn(self) -> Arrays:
@@ -225,14 +234,25 @@ class _First(nn.Module):
         return outputs[:, :1]
 
 
+def seed_of_nobody(seed: int, pair: int) -> int:
+    """Return the seed of the network that nobody trained, of a pair of generators."""
+    return derive(seed, "attack", NAME, "nobody", *([pair] if pair else []))
+
+
 def _answer(known: Knowledge, role: ViewRole, how: GanPlan) -> Arrays:
     """Return round (R,), and drawn, placebo (R, T, N, channels, h, w), uint8. ConfigError for rows that are no pictures."""
     layers_of(known.shape)
     if how.target is not None and known.loss.name != "cross_entropy":
         raise ConfigError(f"attack '{NAME}' with a target {NEEDS_CLASSES}")
     own = known.arrays(own_file(role))
-    nobody = known.network(derive(known.seed, "attack", NAME, "nobody"))
-    one = GanAttacker(known.network(known.seed), nobody, torch.from_numpy(own["x"]), known.box(), how, known.seed)
+    one = GanAttacker(
+        known.network(known.seed),
+        lambda pair: known.network(seed_of_nobody(known.seed, pair)),
+        torch.from_numpy(own["x"]),
+        known.box(),
+        how,
+        known.seed,
+    )
     found: dict[str, list[Any]] = {"round": [], **{kind: [] for kind in KINDS}}
     for number, model in known.models(how.selections):
         one.told(model, int(own["target"]))
@@ -307,25 +327,45 @@ def nearest(pictures: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def figures_of(found: Floats, placebo: Floats) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return metrics and leaks of likeness (T, 3) of generators and of their placebos. Intervals are Student's, over the pairs."""
+    """Return metrics and leaks of likeness (T, 3) of generators and of their placebos. Intervals are Student's, over the pairs.
+
+    All generators share the model, whose chance no interval over pairs holds. So ``beyond`` is the half width of the interval for one
+    more placebo: a model that knows nothing lies above it in 2.5% of cases, since its network is drawn like theirs. ``error`` is the
+    standard error that an audit reckons with: of the pairs or of one more placebo, whichever is larger.
+    """
     metrics = {}
     for i, name in enumerate(Likeness._fields):
         metrics[name] = measured(of_few(found[:, i]), float(placebo[:, i].mean()))
     leaks = {}
-    for name, better in (("psnr", found[:, 0] - placebo[:, 0]), ("fid", placebo[:, 1] - found[:, 1])):
+    for i, name, better in ((0, "psnr", found[:, 0] - placebo[:, 0]), (1, "fid", placebo[:, 1] - found[:, 1])):
         leaks[name] = dict(zip(("value", "low", "high"), of_few(better), strict=False))
+        leaks[name] |= chance(better, placebo[:, i])
     return metrics, leaks
 
 
 def of_few(values: Floats) -> Interval:
     """Return the mean of a few values with its 95% interval by Student's t; of one value there is none."""
-    from scipy.special import stdtrit
-
     mean, n = float(values.mean()), len(values)
     if n < 2:
         return Interval(mean, None, None, 0.95)
-    half = float(stdtrit(n - 1, 0.975) * values.std(ddof=1) / n**0.5)
+    half = width(n) * float(values.std(ddof=1)) / n**0.5
     return Interval(mean, mean - half, mean + half, 0.95)
+
+
+def chance(better: Floats, placebo: Floats) -> dict[str, float | None]:
+    """Return ``beyond`` and ``error`` of a leak from its pairs (T,) and the placebos' figures (T,); none of one pair."""
+    n = len(placebo)
+    if n < 2:
+        return {"beyond": None, "error": None}
+    another = float(placebo.std(ddof=1)) * (1 + 1 / n) ** 0.5
+    return {"beyond": width(n) * another, "error": max(another, float(better.std(ddof=1)) / n**0.5)}
+
+
+def width(n: int) -> float:
+    """Return the half width of a 95% interval of n values, in standard errors."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975))
 
 
 def _kept(answer: Arrays, real: Tensor) -> Arrays:

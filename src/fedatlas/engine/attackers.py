@@ -7,7 +7,7 @@ So step programs are shared, stacks are dealt as usual, and honest clients' resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -92,6 +92,11 @@ def pretended(
     return attacker.upload(start, params, order.scale, stream)
 
 
+def own_batches(begun: Begun, rows: Rows) -> Iterator[Batch]:
+    """Yield an attacker's batches of ``rows``: those of honest work, but without a mechanism, which it skips, that samples them."""
+    return batches(rows, begun.budget, begun.draw._replace(sampling=None))
+
+
 def on_two_tasks(head: PropertyHead, begun: Begun, stream: torch.Generator, network: Network) -> Tree:
     """Return where training on the run's task and the attacker's ends, on the batches of the honest work."""
     network.module.train()
@@ -100,5 +105,5 @@ def on_two_tasks(head: PropertyHead, begun: Begun, stream: torch.Generator, netw
     def of(weights: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
         return network.loss_and_features(weights, batch._replace(extra={**buffers, **batch.extra}))
 
-    drawn = batches(begun.rows, begun.budget, begun.draw)
+    drawn = own_batches(begun, begun.rows)
     return head.trained(begun.params, drawn, of, begun.lr, begun.weight_decay, stream)

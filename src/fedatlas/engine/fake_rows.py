@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedatlas.algorithm import State
 from fedatlas.attacks.fake_class import FakeClass
-from fedatlas.data.batches import Rows, batches
+from fedatlas.data.batches import Rows
 from fedatlas.engine import optim
-from fedatlas.engine.attackers import Attacker, Begun, Order, pretended
+from fedatlas.engine.attackers import Attacker, Begun, Order, own_batches, pretended
 from fedatlas.engine.gradient import gradient, with_grad
 from fedatlas.engine.model import Network, copied
 from fedatlas.tree import Tree
@@ -56,7 +56,7 @@ def on_fakes(
     params, buffers = begun.params, copied(begun.buffers)  # batch norm writes into them
     memory = optim.start(local.optimizer, params)
     network.module.train()
-    for batch in batches(with_fakes(begun.rows, pictures, fakes.label), begun.budget, begun.draw):
+    for batch in own_batches(begun, with_fakes(begun.rows, pictures, fakes.label)):
         _, grads = gradient(network.loss, with_grad(params), batch._replace(extra={**buffers, **batch.extra}))
         grads = optim.clip(grads + begun.weight_decay * params, local.clip)
         params, memory = optim.step(local.optimizer, params, grads, memory, begun.lr)

@@ -99,9 +99,9 @@ def gradients_of(
 def models_told(view: RoleView, most: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
     """Yield (round, model) of the rounds in which a client was sent a model, the first of each; at most ``most``, spread evenly; 0 = all.
 
-    ConfigError for a view without a plain model.
+    The set-up, round 0, is none of them. ConfigError for a view without a plain model.
     """
-    rounds = [number for number in view.rounds if _first_model(view, number) is not None]
+    rounds = [number for number in view.rounds if number and _first_model(view, number) is not None]
     if not rounds:
         raise ConfigError(
             f"the view of '{view.role}' holds no model that it was sent: set rounds = [1, 0] under [observe], for an algorithm that "

@@ -10,16 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from fedatlas.attacks.roles import ViewRole
 from fedatlas.config import ExperimentConfig, parse
 from fedatlas.leakage import ensure_attack
+from fedatlas.leakage.knowledge import models_told
 from fedatlas.published.gates import Gate, GateVerdict, Part, PartRuns, Runs, Target, listed, percent
+from fedatlas.record.observed import RoleView
 from fedatlas.record.run_folder import ATTACKED, FOUND, RunFolder
 from fedatlas.runs.ensure import ensure
 from fedatlas.runs.finish import More
+from fedatlas.setup.assembly import set_up
 from fedatlas.setup.refusals import checked
 from fedatlas.study.plain import Plain
 
 NAME = "gan-attack"
+ATTACKER = "client:0"
 ROUNDS, QUICK = 80, 8
 ALGORITHMS: dict[str, Plain] = {"fedavg": {"name": "fedavg"}, "fedseq": {"name": "fedseq", "group_size": 2}}
 MODES = ("thesis", "head_only")
@@ -74,7 +79,9 @@ def drawn(tables: Plain) -> Callable[[int], list[dict[str, Any]]]:
         tried = {key: value for key, value in tables.items() if key != "attack"}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "run"
-            found = ensure_attack(parse({**tried, "seed": seed}), folder, "gan", dict(tables["attack"]), seen)
+            found = ensure_attack(
+                parse({**tried, "seed": seed}), folder, "gan", {"role": ATTACKER, **tables["attack"]}, seen
+            )
             return rows_of(RunFolder.open(folder), found["notes"])
 
     return measure
@@ -86,19 +93,30 @@ def seen(config: ExperimentConfig, folder: Path) -> None:
 
 
 def rows_of(run: RunFolder, notes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the distances by round, each with the accuracy of the model that the attacker was sent: that of the round before."""
-    found, accuracy = run.arrays(f"{ATTACKED}/gan/{FOUND}"), {row["round"]: row["accuracy"] for row in run.rows()}
+    """Return the distances by round, each with the accuracy of the model that the attacker was sent."""
+    found, accuracy = run.arrays(f"{ATTACKED}/gan/{FOUND}"), accuracies(run)
     names = [f"{kind}_{figure}" for kind in ("drawn", "placebo") for figure in ("fid", "kid", "psnr")]
     rows: list[dict[str, Any]] = [
         {
             "round": int(number),
-            "accuracy": accuracy[int(number) - 1],
+            "accuracy": accuracy[int(number)],
             **{name: float(found[name][i].mean()) for name in names},
         }
         for i, number in enumerate(found["round"])
     ]
     rows[-1]["notes"] = list(notes)
     return rows
+
+
+def accuracies(run: RunFolder) -> dict[int, float]:
+    """Return round -> accuracy, on the test rows, of the model that the attacker was sent in it: in a chain often its predecessor's."""
+    setup = set_up(checked(run.config()))
+    test, first = setup.rows.common("test"), setup.models().initial()[""]
+    told = models_told(RoleView(run.path, ViewRole.parse(ATTACKER, "attack.role")), 0)
+    return {
+        number: float((first.load(model).scores(test.x, test.y).predicted == test.y).double().mean())
+        for number, model in told
+    }
 
 
 # ---------------------------------------------------------------------- gates
