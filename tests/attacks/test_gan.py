@@ -160,9 +160,8 @@ def test_a_class_that_others_hold_leaks_and_one_of_nobody_does_not(digits: tuple
     own = x[torch.isin(y, torch.tensor([5, 6, 7]))]
     known = torch.ones_like(y, dtype=torch.bool) if held else y != 3
     model = trained(network(3), x[known], y[known], Training(0.1, 16, 10), stream())
-    one = GanAttacker(network(3), nobody, own, UNIT, GanPlan(3, False, 300, 0, 4, 100), 1)
-    for _ in range(3):
-        one.told(model.state_dict(), 3)
+    one = GanAttacker(network(3), nobody, own, UNIT, GanPlan(3, False, 300, 0, 6, 100), 1)
+    one.told(model.state_dict(), 3)
     found = [
         [(float(nearest(torch.from_numpy(z) / 255, x[y == 3])[1].mean()), 0, 0) for z in side]
         for side in one.drawn().values()
@@ -253,6 +252,8 @@ def test_result_report_and_audit(tmp_path: Path) -> None:
     found = json.loads((path / "attacks/gan/attack.json").read_text())
     assert set(found["metrics"]) == {"psnr", "fid", "kid"}
     assert found["targets"] == 2
+    psnr, leak = found["metrics"]["psnr"], found["leaks"]["psnr"]
+    assert psnr["placebo_high"] - psnr["placebo"] == pytest.approx(leak["beyond"])
     assert "SHA-256" in found["notes"][0]
     page = Page(path / "report.html")
     assert "Pictures by round" in page.text()

@@ -340,6 +340,9 @@ def figures_of(found: Floats, placebo: Floats) -> tuple[dict[str, Any], dict[str
     for i, name, better in ((0, "psnr", found[:, 0] - placebo[:, 0]), (1, "fid", placebo[:, 1] - found[:, 1])):
         leaks[name] = dict(zip(("value", "low", "high"), of_few(better), strict=False))
         leaks[name] |= chance(better, placebo[:, i])
+        if (beyond := leaks[name]["beyond"]) is not None:
+            usual = float(placebo[:, i].mean())
+            metrics[name] |= {"placebo_low": usual - beyond, "placebo_high": usual + beyond}
     return metrics, leaks
 
 
