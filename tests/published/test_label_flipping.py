@@ -61,12 +61,11 @@ def verdicts(runs: dict[str, PartRuns]) -> dict[str, bool | None]:
 
 
 def test_the_printed_figures_pass_every_gate_and_no_order_at_round_100_counts() -> None:
-    assert all(verdicts(as_printed()).values()) is False  # leads by level are only reported
-    assert {name for name, passed in verdicts(as_printed()).items() if not passed} == {"FedSeq - FedAvg by L, 5-3"}
+    assert all(verdicts(as_printed()).values())
     for gate in label_flipping().gates:
         found = gate.judged(as_printed())
-        assert (found.passed is None) == (gate.name.startswith("round 100: ") or "by L" in gate.name)
-        assert found.passed is not None or "by L" in gate.name or found.obtained.endswith("; the rule holds")
+        assert (found.passed is None) == gate.name.startswith("round 100: ")
+        assert found.passed is not None or found.obtained.endswith("; the rule holds")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +73,7 @@ def test_the_printed_figures_pass_every_gate_and_no_order_at_round_100_counts() 
     [
         (line("fedavg", "5-3"), 0.62, 0.4150, {"fedavg, 5-3, global", "round 100: more classes, lower global accuracy, 5-3"}),
         (line("fedseq", "5-3")[:1], 0.7566, 0.70, {"fedseq, 5-3, swapped"}),
+        (line("fedseq", "5-3")[2:], 0.69, 0.5254, {"FedSeq - FedAvg by L, 5-3"}),
         (("fedseq-clean",), 0.70, 0.0, {"FedSeq - FedAvg without attackers"}),
         (line("fedseq", "0-2"), 0.7269, 0.50, {"round 100: FedSeq above FedAvg"}),
         (line("fedavg", "0-2"), 0.6479, 0.65, {"round 100: FedSeq above FedAvg", "round 100: swapped below global"}),

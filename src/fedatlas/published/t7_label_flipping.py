@@ -22,7 +22,6 @@ from fedatlas.published.gates import (
     near,
     percent,
     points,
-    reported,
 )
 from fedatlas.study.plain import Plain
 
@@ -51,6 +50,7 @@ EXCHANGES: Mapping[str, Exchange] = {
 }
 WHOLE = "5-3"  # the line of the table that is run to its last round
 CLEAN_LEAD, LEADS = 0.0859, {10: 0.0874, 30: 0.0768, 50: 0.0750}  # table 5.8: FedSeq's lead without and with attackers
+LEAST_LEAD = 0.04  # of the highest level (T8)
 NOTES = (
     f"One seed. The line {WHOLE} of table 5.7 and the runs without attackers go to round {ROUNDS:,}, as published; the other lines for",
     f"CIFAR-10 stop at round {SHORT}. There only orders are looked at, they are reported, and none of them passes a gate.",
@@ -149,10 +149,10 @@ def whole_gates(number: int) -> tuple[Gate, ...]:
         gate_of_leads(
             f"FedSeq - FedAvg by L, {WHOLE}",
             listed([f"{level}%" for level in LEADS], [*LEADS.values()], points) + " (means over all lines)",
-            "reported",
+            f"above {points(LEAST_LEAD)} at {LEVELS[-1]}%",
             [WHOLE],
             number,
-            reported,
+            lambda found: found[-1] > LEAST_LEAD,
         ),
     )
 
