@@ -13,9 +13,8 @@ from agreements import Agreements
 from deployments import NAMES, deployment, experiment, rows_of
 from fedatlas import ConfigError, Experiment
 from fedatlas.config import parse
-from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.refusals import deployable
-from fedatlas.deployment.server_run import ServerContext, SubmittedRun, run_submitted
+from fedatlas.deployment.server_run import SubmittedRun
 from fedatlas.deployment.trainer import Trainer
 from fedatlas.deployment.trial_rows import deal
 from fedatlas.federation.link import Observer, Request
@@ -23,7 +22,7 @@ from fedatlas.setup.resolution import resolve
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import RawMessage
 from fedatlas.wire.messages import RoundVerdicts, written
-from nodes_in_process import LocalListener, run_here
+from nodes_in_process import LocalListener, run_here, serve_run
 from test_asks import Node
 
 GIVEN = experiment(rounds=6, algorithm={"name": "scaffold"}, guard={"rows": 100, "tol": 0.03})
@@ -80,8 +79,9 @@ def test_a_rejection_and_a_rollback_leave_the_bytes_of_a_simulation(tmp_path: Pa
     before = {name: nodes[name].running("r").state.round for name in NAMES}  # type: ignore[union-attr]
     assert {*before.values()} == {STOP - 1}
     run, nodes = SubmittedRun(folder), trained(made, tmp_path)
-    listener: Any = LocalListener(nodes, lambda name, message: message)
-    run_submitted(run, ServerContext(Bundle.open(made.paths["server"], "server"), Nodes(listener), test))
+    serve_run(
+        run, Bundle.open(made.paths["server"], "server"), LocalListener(nodes, lambda name, message: message), test
+    )
     assert run.state.status == "finished", run.state.why
 
     assert "rounds may be rejected" in (made.paths["north"] / "audit.jsonl").read_text()

@@ -13,10 +13,9 @@ import pytest
 from fedatlas.deployment import node_judging
 from fedatlas.deployment.audit import LOG
 from fedatlas.deployment.node_judging import JUDGE
-from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.opened_answers import ANSWERS
-from fedatlas.deployment.server_run import InitialAnswers, ServerContext, SubmittedRun, run_submitted
+from fedatlas.deployment.server_run import InitialAnswers, SubmittedRun
 from fedatlas.deployment.terms import decoded
 from fedatlas.deployment.trainer import Trainer
 from fedatlas.federation.link import Request
@@ -24,7 +23,7 @@ from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.secure_sum import KEYS
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import RawMessage
-from nodes_in_process import LocalListener
+from nodes_in_process import LocalListener, serve_run
 from test_same_answer import EVERYTHING, NAMES, Federation
 
 DATA = {"name": "file", "label": "y", "test": 0.2}
@@ -314,6 +313,6 @@ def test_a_server_that_ended_before_the_summary_asks_nobody_again(four: Federati
     (run.folder / "run" / "summary.json").unlink()
     bundle = Bundle.open(four.made.paths["server"], "server")
     again = SubmittedRun(run.folder)
-    run_submitted(again, ServerContext(bundle, Nodes(LocalListener(four.trainers, EVERYTHING)), None))  # type: ignore[arg-type]
+    serve_run(again, bundle, LocalListener(four.trainers, EVERYTHING), None)
     assert again.state.status == "finished", again.state.why
     assert summary_of(run)["final"].items() >= {"round": 2, "accuracy": before["final"]["accuracy"]}.items()

@@ -13,17 +13,16 @@ import torch
 from agreements import Agreements, write_rows
 from fedatlas.deployment.audit import LOG
 from fedatlas.deployment.node_judging import JUDGE
-from fedatlas.deployment.nodes import Nodes
 from fedatlas.deployment.nodes_link import NodesLink
 from fedatlas.deployment.opened_answers import ANSWERS, KEY, OpenedAnswers
-from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
+from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
 from fedatlas.errors import DataError, PrivacyError
 from fedatlas.privacy.protection import MADE, made_of
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.tree import Tree
 from fedatlas.wire.bundle import Bundle
 from fedatlas.wire.frames import RawMessage
-from nodes_in_process import LocalListener, Tap
+from nodes_in_process import LocalListener, Tap, serve_run
 
 NAMES = ("north", "south", "west", "east")
 EVERYTHING: Tap = lambda name, message: message  # noqa: E731
@@ -52,7 +51,7 @@ class Federation:
         bundle, listener = Bundle.open(self.made.paths["server"], "server"), LocalListener(self.trainers, tap)
         rules = {"on_loss": "continue", "minimum": 3, "deadline": 3.0}
         run = SubmittedRun.create(bundle.path / "runs" / name, SubmissionState(signed, 0.0, "queued", "", rules))
-        run_submitted(run, ServerContext(bundle, Nodes(listener), test))  # type: ignore[arg-type]
+        serve_run(run, bundle, listener, test)
         return run
 
 

@@ -11,15 +11,14 @@ import pytest
 
 from agreements import Agreements, write_rows
 from fedatlas.deployment.audit import LOG
-from fedatlas.deployment.nodes import Nodes
-from fedatlas.deployment.server_run import ServerContext, SubmissionState, SubmittedRun, run_submitted
+from fedatlas.deployment.server_run import SubmissionState, SubmittedRun
 from fedatlas.deployment.terms import decoded
 from fedatlas.federation.link import Request
 from fedatlas.privacy.secagg import secure_sum
 from fedatlas.privacy.secagg.secure_sum import KEYS, SHARES
 from fedatlas.wire.bundle import Bundle, revoke
 from fedatlas.wire.frames import RawMessage
-from nodes_in_process import LocalListener, Tap
+from nodes_in_process import LocalListener, Tap, serve_run
 
 NAMES = ("north", "south", "west", "east", "isle")
 
@@ -42,8 +41,7 @@ class Federation:
         rules = {"on_loss": "continue", "minimum": 3, "deadline": 1.0}
         state = SubmissionState(self.made.signed("run", config), 0.0, "queued", "", rules)
         run = SubmittedRun.create(bundle.path / "runs" / "run", state)
-        listener: Any = LocalListener(self.trainers, tap)
-        run_submitted(run, ServerContext(bundle, Nodes(listener), self.test))
+        serve_run(run, bundle, LocalListener(self.trainers, tap), self.test)
         return run
 
     def lines(self, name: str) -> list[dict[str, Any]]:
