@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -95,20 +95,29 @@ def test_a_client_takes_its_own_part_away_and_may_attack_actively(tmp_path: Path
         np.testing.assert_allclose(one.gradients[name][0].numpy(), mean, atol=2e-5)
 
 
-class MaskedView:
-    """The view of a client whose own update is under masks."""
+class OwnView(NamedTuple):
+    """The view of a client that is told a model in each round, and sends or is sent something else."""
 
-    role, rounds = ViewRole("client", 0), (1, 2)
+    besides: ViewFrame
+    role: ViewRole = ViewRole("client", 0)
+    rounds: tuple[int, ...] = (1, 2)
 
     def frames(self, number: int) -> list[ViewFrame]:
         told = ViewFrame(0, "down", None, ("", number, 0, 0), "train", 0, {"message": {"model": Tree(w=torch.ones(2))}})
-        return [told, told._replace(direction="up", body={"masked": {}, "form": {}})]
+        return [told, self.besides._replace(ask=("", number, 0, 0))]
 
 
-def test_a_client_whose_own_update_is_masked_is_told_why_it_cannot_attack() -> None:
-    config = Experiment.of(**TURNS).config
-    with pytest.raises(ConfigError, match="holds its own update under masks: attack that of 'outsider'"):
-        list(read_rounds(MaskedView(), config, 0, {1: Cohort(4, 40)}, 10))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("direction", "body", "words"),
+    [
+        ("up", {"masked": {}, "form": {}}, "holds its own update under masks: attack that of 'outsider'"),
+        ("peer", {"message": {"model": Tree(w=torch.ones(2))}}, "is that of a chain.*: attack that of 'outsider'"),
+    ],
+)
+def test_a_client_who_cannot_leave_its_own_part_out_is_told_why(direction: Any, body: Any, words: str) -> None:
+    config, besides = Experiment.of(**TURNS).config, ViewFrame(0, direction, None, ("", 1, 0, 0), "train", 0, body)
+    with pytest.raises(ConfigError, match=words):
+        list(read_rounds(OwnView(besides), config, 0, {1: Cohort(4, 40)}, 10))  # type: ignore[arg-type]
 
 
 def households(path: Path) -> str:

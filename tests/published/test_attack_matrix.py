@@ -71,7 +71,6 @@ def test_every_pair_has_its_cell_and_what_is_refused_is_refused_for_its_mechanis
         *(("fedavg", noise, "[[privacy]]", "false_claims") for noise in ("local_dp", "central_dp")),
         ("fedseq", "secagg", "attack 'pro"),
         ("fedavg", "secagg", "attack 'pro", "property"),
-        *(("fedavg", "central_dp", "[[privacy]]", f"property_{one}") for one in ("active", "of_rounds")),
     }
 
 

@@ -102,6 +102,10 @@ def _without_own(view: RoleView, config: ExperimentConfig, mean: Tree, number: i
     frames = list(view.frames(number))
     if any(name in frame.body for frame in frames for name in HIDDEN):
         raise ConfigError(f"the view of '{view.role}' holds its own update under masks: attack that of 'outsider'.")
+    if any(frame.direction == "peer" for frame in frames):
+        raise ConfigError(
+            f"the view of '{view.role}' is that of a chain, in which no client has a part of its own: attack that of 'outsider'."
+        )
     mine = _of_updates(frames, config, 1, number).gradients
     share = 1 / cohort.clients if config.algorithm.parameters().get("weights") == "uniform" else own / cohort.rows
     return (1 / (1 - share)) * (mean - share * mine) if share < 1 else 0.0 * mean

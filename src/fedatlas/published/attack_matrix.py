@@ -55,6 +55,8 @@ MECHANISMS: Mapping[str, Row] = {
     "central_dp": {"name": "central_dp", "clip": 1.0, "noise_multiplier": 0.3, "noise": "seed"},
     "secagg": {"name": "secagg"},
 }
+POISSON = ("central_dp",)
+"""Mechanisms with a sound account only where chance decides for each client whether it takes part."""
 POISONS: Mapping[str, Row] = {  # the attack is `name`, or the key itself
     "nobody": {},
     "label_flip": {"share": 0.2, "pairs": [[3, 5], [0, 8]]},
@@ -147,8 +149,8 @@ CHAINED: Row = {
     "cohort": {"fraction": 1.0},
 }
 """Enough clients with one row each that a single target can be compared with others, and rounds in which each hands its model on."""
-MANY_ROWS: Row = {**FEW_ROWS, "partition": {"name": "iid", "clients": 4}, "data": {"name": "digits"}}
-"""Clients whose own rows suffice for a game of membership."""
+MANY_ROWS: Row = {**FEW_ROWS, "partition": {"name": "iid", "clients": 6}, "data": {"name": "digits"}}
+"""Clients whose own rows suffice for a game of membership, and whose chains suffice for a secret sum."""
 SUCCESSOR = "successor:0"
 
 FEW_CLASSES: Row = {
@@ -323,6 +325,8 @@ def observed(algorithm: str, attack: str, defence: str, defending: Row) -> Matri
     """Return a cell of a view. A trusted server sees everything, so in that case the observer is an outsider."""
     how = VIEWS[attack]
     tables = {**how.tables, "algorithm": dict(LEAST[algorithm]), **defending}
+    if defence in POISSON and "fraction" in tables.get("cohort", {}):
+        tables["cohort"] = {**tables["cohort"], "sampling": "poisson"}
     if how.observer:
         return MatrixCell(algorithm, attack, defence, tables, how.observer)
     if "epsilon" in MECHANISMS.get(defence, {}):
