@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 BLOCK, HEAD = 32768, 7  # bytes; the file's own head is as long as a record's
+PATIENCE = 120.0  # seconds
 
 
 class WandbFile(NamedTuple):
@@ -36,11 +38,23 @@ def records(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
+def ends(data: bytes) -> bool:
+    """Whether a record says that its run has ended."""
+    from wandb.proto import wandb_internal_pb2
+
+    record = wandb_internal_pb2.Record()
+    record.ParseFromString(data)
+    return bool(record.WhichOneof("record_type") == "exit")
+
+
 def wandb_run(folder: Path) -> WandbFile:
-    """Read the one offline run below a folder's ``wandb``."""
+    """Read the one offline run below a folder's ``wandb``, once it is written to its end: that is done by another process."""
     from wandb.proto import wandb_internal_pb2
 
     (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    until = time.monotonic() + PATIENCE
+    while not any(ends(data) for data in records(file.read_bytes())) and time.monotonic() < until:
+        time.sleep(0.1)
     found = WandbFile("", "", {}, {}, set())
     for data in records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
