@@ -33,7 +33,6 @@ from fedatlas.engine.job import (
 from fedatlas.engine.patience import watching
 from fedatlas.engine.private_steps import acts_on_steps, gradient_of
 from fedatlas.engine.program import Made, StepProgram, step_for
-from fedatlas.engine.replay import Replays, replayable
 from fedatlas.engine.rowwise import RowValues
 from fedatlas.engine.step import (
     InputForm,
@@ -99,7 +98,6 @@ class FastRunner:
         self.derived: dict[str, frozenset[int]] = {}  # batch sizes of each sort that have a program
         self.steps: dict[tuple[str, int], Made] = {}
         self.rows: dict[str, RowValues] = {}  # of each sort whose programs take values computed only from rows
-        self.replays: dict[str, Replays] = {}  # on a GPU, of each sort whose steps can be recorded
 
     def sort_of(self, bench: Bench, job: Job) -> str:
         """Return the sort of a job. Jobs of one sort share their programs.
@@ -245,9 +243,8 @@ class FastRunner:
                 loss_sum += float(loss) * rows
             unread.clear()
 
-        turns = self.turns(bench, sort, ready) if own else None
-        params = local_copy(ready.params) if turns is None else turns.params
-        memory = fresh_memory(bench.local.optimizer, params) if turns is None else turns.memory
+        params = local_copy(ready.params)
+        memory = fresh_memory(bench.local.optimizer, params)
         bound: dict[int, Step] = {}
         bench.network.module.train()
         # once, not per batch: entering it costs as much as a small product
@@ -257,10 +254,7 @@ class FastRunner:
                 step = bound.get(size)
                 if step is None:
                     made = self.step_of(sort, own, size)
-                    if turns is not None and isinstance(made, StepProgram):
-                        step = bound[size] = turns.step(made, inputs, batch)
-                    else:
-                        step = bound[size] = bind(made, params, memory, inputs, buffers)
+                    step = bound[size] = bind(made, params, memory, inputs, buffers)
                 loss = step(*batch_arguments(batch))
                 steps, examples = steps + 1, examples + size
                 unread.append((loss, size))
@@ -271,19 +265,7 @@ class FastRunner:
             read()
             if watch is not None:
                 params, buffers = watch.kept(params, buffers)
-        if turns is not None:
-            params = params.map(torch.Tensor.clone)
         return params.map(lambda x: x.detach().contiguous()), buffers, steps, examples, loss_sum
-
-    def turns(self, bench: Bench, sort: str, ready: Prepared) -> Replays | None:
-        """Return the tensors on which steps of a sort of job are replayed, holding a client's start; None if they are not recorded."""
-        programs = self.programs(sort)
-        if bench.device.type != "cuda" or SHAPED in sort or not programs or not all(map(replayable, programs)):
-            return None
-        if sort not in self.replays:
-            self.replays[sort] = Replays(programs[0], ready.params)
-        self.replays[sort].begin(ready.params)
-        return self.replays[sort]
 
 
 def bind(made: Made, params: Tree, memory: optim.Memory, inputs: Inputs, buffers: Tree) -> Step:
